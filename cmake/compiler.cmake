@@ -19,7 +19,7 @@ enable_language(CXX)
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "MSVC")
   message(FATAL_ERROR
-    "fourfold does not build with MSVC, whose vectors its kernels don't know, but ${CMAKE_CXX_COMPILER} is "
+    "fourfold needs GCC or Clang, whose C++ extensions its kernels use, but ${CMAKE_CXX_COMPILER} is "
     "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}. Build it with GCC or Clang on Linux or macOS; on Windows, "
     "in WSL, or with clang-cl, which is unproved.")
 endif()
@@ -28,7 +28,7 @@ if(WIN32)
 endif()
 if(CMAKE_SIZEOF_VOID_P EQUAL 4)
   message(FATAL_ERROR
-    "fourfold needs a 64-bit system, as torch does, but ${CMAKE_CXX_COMPILER} compiles for 32 bits. Take -m32 out of "
+    "fourfold needs a 64-bit system, as torch does, but ${CMAKE_CXX_COMPILER} compiles for 32 bits. Remove -m32 from "
     "CXXFLAGS, or set CXX to a compiler for 64 bits.")
 endif()
 list(LENGTH CMAKE_OSX_ARCHITECTURES _architectures)

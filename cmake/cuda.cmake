@@ -24,7 +24,7 @@ function(fourfold_find_nvidia_gpus)
     unset(compiled CACHE)
   endif()
   if(said MATCHES "error ([-0-9]+)")
-    set(missing "the NVIDIA driver of this machine does not work (its error ${CMAKE_MATCH_1}): mend it, or set "
+    set(missing "the NVIDIA driver of this machine does not work (error ${CMAKE_MATCH_1}): reinstall it, or set "
       "TORCH_CUDA_ARCH_LIST to the GPUs to compile for")
   endif()
   string(REGEX MATCHALL "[0-9]+\\.[0-9]+" gpus "${said}")

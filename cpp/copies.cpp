@@ -19,8 +19,8 @@ std::string other_copy() {
     const void* version = fourfold::system::symbol_of(path.c_str(), "fourfold_abi_version");
     if (version == nullptr || fourfold::system::file_of(version).base == own.base) continue;
     // Older libraries without this function have registered their operators as soon as they are loaded.
-    void* asks = fourfold::system::symbol_of(path.c_str(), "fourfold_has_registered");
-    if (asks == nullptr || reinterpret_cast<int (*)()>(asks)() != 0) return path;
+    void* has_registered = fourfold::system::symbol_of(path.c_str(), "fourfold_has_registered");
+    if (has_registered == nullptr || reinterpret_cast<int (*)()>(has_registered)() != 0) return path;
   }
   return "";
 }

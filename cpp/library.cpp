@@ -1,6 +1,7 @@
 #include <fourfold/library.h>
 
 #include <string_view>
+#include <utility>
 
 #include "cpu/kernels/vector_functions.h"
 #include "cpu/level.h"

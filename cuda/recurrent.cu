@@ -36,10 +36,10 @@ bool wants_persistent() {
 
 void expect_choice(const RecurrentLayer& layer) {
   if (forced_path() != Path::persistent) return;
-  fail("fourfold: expected a layer that one launch can take, as FOURFOLD_GPU_PATH=persistent demands, but got ",
+  fail("fourfold: expected a layer that runs in one launch, because FOURFOLD_GPU_PATH=persistent is set, but got ",
        layer.time, " steps, batch ", layer.batch, " and hidden_size ", layer.hidden_size,
-       "; it takes 2 steps or more, a batch of at most ", most_rows, ", a hidden_size that is a multiple of ",
-       block_units, ", in 16 or 32 bits, on a GPU that holds all its blocks at once; or unset the variable");
+       "; one launch needs 2 steps or more, a batch of at most ", most_rows, ", a hidden_size that is a multiple of ",
+       block_units, ", 16 or 32 bits, and a GPU that holds all its blocks at once; otherwise unset the variable");
 }
 
 Aligned aligned_h_0(const RecurrentForward& job) {

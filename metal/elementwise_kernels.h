@@ -7,8 +7,6 @@
 namespace fourfold {
 #include "jobs.h"
 
-enum { elementwise_threads = 256, elements_per_thread = 4 };
-
 // A formula's function takes as many values as it has inputs: only one of these overloads matches.
 struct Forward {
   template <typename Formula, typename V>

@@ -24,7 +24,8 @@ namespace {
 
 [[noreturn]] void fail_to_compile(const std::string& kernel, const char* source, NSError* error) {
   const char* said = error == nil ? nullptr : error.localizedDescription.UTF8String;
-  fail("fourfold: Metal does not compile ", kernel, " of ", source, ": ", said == nullptr ? "it does not say why" : said);
+  fail("fourfold: Metal does not compile ", kernel, " of ", source, ": ",
+       said == nullptr ? "it does not say why" : said);
 }
 
 NSString* text(const std::string& words) { return [NSString stringWithUTF8String:words.c_str()]; }
@@ -61,7 +62,8 @@ id<MTLLibrary> library_of(id<MTLDevice> device, const std::string& source, NSErr
 
 // kernel, source: their names in errors.
 id<MTLComputePipelineState> pipeline_of(
-    id<MTLLibrary> library, id<MTLDevice> device, const std::string& name, const std::string& kernel, const char* source) {
+    id<MTLLibrary> library, id<MTLDevice> device, const std::string& name, const std::string& kernel,
+    const char* source) {
   const Owned<id<MTLFunction>> function([library newFunctionWithName:text(name)]);
   if (*function == nil) fail_to_compile(kernel, source, nil);
   NSError* error = nil;
@@ -82,10 +84,11 @@ id<MTLComputePipelineState> compile(id<MTLDevice> device, const Source& source, 
 
 // Compiled once per device, and never released.
 id<MTLComputePipelineState> pipeline_of(id<MTLDevice> device, const Source& source, const std::string& kernel) {
+  using Key = std::tuple<id<MTLDevice>, const char*, std::string>;
   static std::mutex mutex;
-  static auto* const known = new std::map<std::tuple<id<MTLDevice>, const char*, std::string>, id<MTLComputePipelineState>>;
+  static auto* const known = new std::map<Key, id<MTLComputePipelineState>>;
   const std::lock_guard<std::mutex> lock(mutex);
-  const std::tuple<id<MTLDevice>, const char*, std::string> key{device, source.text, kernel};
+  const Key key{device, source.text, kernel};
   const auto found = known->find(key);
   if (found != known->end()) return found->second;
   return known->emplace(key, compile(device, source, kernel)).first->second;
@@ -129,7 +132,9 @@ void encode_on_queue(void* given) {
     try {
       // This ends the encoder that torch may have open.
       metal = [torch::mps::get_command_buffer() computeCommandEncoder];
-      if (metal == nil) fail("fourfold: torch's command buffer gives no encoder; an earlier command of the GPU has failed");
+      if (metal == nil) {
+        fail("fourfold: torch's command buffer gives no encoder; an earlier command of the GPU has failed");
+      }
       metal.label = text(encoding.label);
       Encoder encoder(metal);
       encoding.call(encoding.context, encoder);
@@ -157,7 +162,8 @@ const char* type_name(Kind kind) {
     case Kind::float16: return "half";
     case Kind::bfloat16: return "bfloat";
     case Kind::float32: return "float";
-    default: fail("fourfold: Apple's GPUs do not compute in torch.float64; convert to torch.float32, or move to the CPU");
+    default:
+      fail("fourfold: Apple's GPUs do not compute in torch.float64; convert to torch.float32, or move to the CPU");
   }
 }
 
@@ -170,14 +176,17 @@ const char* compute_name(Kind kind) {
   }
 }
 
-void Encoder::use(const Source& source, const std::string& kernel) { use(pipeline_of(encoder_.device, source, kernel)); }
+void Encoder::use(const Source& source, const std::string& kernel) {
+  use(pipeline_of(encoder_.device, source, kernel));
+}
 
 void Encoder::use(id<MTLComputePipelineState> pipeline) { [encoder_ setComputePipelineState:pipeline]; }
 
 void Encoder::buffer(int index, Input data) {
   const bool there = data.base != nullptr;
   if (there) bound_ = (id<MTLBuffer>)const_cast<void*>(data.base);
-  [encoder_ setBuffer:bound_ offset:there ? static_cast<NSUInteger>(data.offset) : 0 atIndex:static_cast<NSUInteger>(index)];
+  const NSUInteger offset = there ? static_cast<NSUInteger>(data.offset) : 0;
+  [encoder_ setBuffer:bound_ offset:offset atIndex:static_cast<NSUInteger>(index)];
 }
 
 void Encoder::bytes(int index, const void* value, size_t size) {

@@ -2,6 +2,8 @@
 
 typedef long Index;  // 64 bits in Metal's language, and on every system with Metal
 
+enum { elementwise_threads = 256, elements_per_thread = 4 };
+
 // f(inputs…) of `count` elements; a launch's threads start at element `first`.
 struct DenseJob {
   Index first;
@@ -19,6 +21,18 @@ struct StridedJob {
   Index stride[most_axes][4];  // in elements; out's first
   int axes;
   int inputs;
+};
+
+// Threadgroups of a recurrent step, and its tiles of rows and units.
+enum {
+  step_threads = 128,
+  simdgroup_lanes = 32,
+  simdgroups = step_threads / simdgroup_lanes,
+  few_rows = simdgroups,
+  tile_rows = 16,
+  tile_units = 16,
+  tile_depth = 32,
+  tile_pitch = tile_depth + 4  // padded so that rows begin in different banks
 };
 
 // Which tensors of a step are present. Others are neither read nor written.
@@ -62,6 +76,13 @@ struct BackwardStep {
 };
 
 enum { most_width = 128 };  // the maximum width of a layer of the fused network
+
+enum {
+  mlp_threads = 256,
+  mlp_rows = 16,               // for each threadgroup
+  mlp_pitch = most_width + 4,  // of a tile: padded so that rows begin in different banks
+  mlp_tile = mlp_rows * mlp_pitch
+};
 
 enum { has_hidden_bias = 1, has_output_bias = 2, has_hidden = 4, has_grad_x = 8 };
 

@@ -5,8 +5,6 @@
 namespace fourfold::mps {
 namespace {
 
-constexpr int64_t group_width = 256;
-constexpr int64_t elements_per_thread = 4;
 constexpr int64_t most_threads = int64_t(1) << 30;  // of a dispatch; a thread's position has 32 bits
 constexpr int operands = 1 + Elementwise::most_inputs;
 
@@ -25,7 +23,8 @@ void bind(Encoder& encoder, const Elementwise& job, const Operands& at) {
   for (int k = 0; k < operands; ++k) encoder.buffer(k, at.data[k]);
   // In the formula's compute type.
   if (compute_name(job.kind) == std::string("float")) {
-    const float scalars[Elementwise::most_scalars] = {static_cast<float>(job.scalar[0]), static_cast<float>(job.scalar[1])};
+    const float scalars[Elementwise::most_scalars] = {
+        static_cast<float>(job.scalar[0]), static_cast<float>(job.scalar[1])};
     encoder.value(operands, scalars);
   } else {
     const int64_t scalars[Elementwise::most_scalars] = {
@@ -40,7 +39,7 @@ void dispatch(Encoder& encoder, Job job, int64_t count, int64_t per_thread) {
   for (job.first = 0; job.first < count; job.first += most_threads * per_thread) {
     const int64_t left = std::min<int64_t>(count - job.first, most_threads * per_thread);
     encoder.value(operands + 1, job);
-    encoder.threads((left + per_thread - 1) / per_thread, 1, group_width);
+    encoder.threads((left + per_thread - 1) / per_thread, 1, elementwise_threads);
   }
 }
 

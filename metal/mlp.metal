@@ -7,11 +7,7 @@ namespace fourfold {
 #include "jobs.h"
 
 enum {
-  mlp_threads = 256,
-  mlp_rows = 16,        // for each threadgroup
-  mlp_depth = 16,       // of the weights in a stage
-  mlp_pitch = 132,      // of a tile: most_width, padded so that rows begin in different banks
-  mlp_tile = mlp_rows * mlp_pitch,
+  mlp_depth = 16,  // of the weights in a stage
   simdgroup_columns = 16
 };
 

@@ -12,11 +12,6 @@ namespace {
 
 constexpr const char* label = "fourfold::mlp";
 
-// Equal to those of mlp.metal.
-constexpr int64_t mlp_threads = 256;
-constexpr int64_t mlp_rows = 16;
-constexpr int64_t mlp_tile = mlp_rows * (most_width + 4);
-
 // The backward kernel sums over the whole batch in one threadgroup for each 16 rows of a gradient. For larger batches
 // torch's products, which split the sum, are assumed to be faster. Not yet measured.
 constexpr int64_t fused_backward_batch = 512;
@@ -47,7 +42,8 @@ void forward(const MlpForward& job) {
   encode(label, [&](Encoder& encoder) {
     encoder.use(mlp_shaders, kernel("mlp_forward", job.kind));
     encoder.buffer(0, job.output == nullptr ? Input(job.hidden) : Input(job.output));
-    const Input all[] = {job.x, job.hidden_weights, job.hidden_bias, job.output_weights, job.output_bias, job.hidden, job.output};
+    const Input all[] = {job.x, job.hidden_weights, job.hidden_bias, job.output_weights, job.output_bias, job.hidden,
+                         job.output};
     for (int k = 0; k < static_cast<int>(std::size(all)); ++k) encoder.buffer(k + 1, all[k]);
     encoder.value(0, sizes_of(job, has));
     encoder.threadgroup_floats(3 * mlp_tile);

@@ -43,7 +43,9 @@ constexpr MlpLayersKernels mlp_layers_kernels{
     .backward = nullptr,
     .activate = [](Activation activation, const Elementwise& z) { activate(own_label, activation, z); },
     .activate_backward =
-        [](Activation activation, const Elementwise& grad_and_kept) { activate_backward(own_label, activation, grad_and_kept); },
+        [](Activation activation, const Elementwise& grad_and_kept) {
+          activate_backward(own_label, activation, grad_and_kept);
+        },
     .pack_bits = nullptr,
     .unpack_bits = nullptr,
 };

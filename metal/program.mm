@@ -47,7 +47,8 @@ class LoadedKernels final : public program::LoadedGrid {
   // Metal requires a buffer for every kernel parameter. Numbers and empty tensors have none, so another buffer is
   // bound, which no kernel accesses through that parameter.
   static void bind_all(std::vector<Input>& buffers) {
-    const auto found = std::find_if(buffers.begin(), buffers.end(), [](const Input& each) { return each.base != nullptr; });
+    const auto is_there = [](const Input& each) { return each.base != nullptr; };
+    const auto found = std::find_if(buffers.begin(), buffers.end(), is_there);
     if (found == buffers.end()) fail("program: expected an output with memory on the GPU");
     const Input any = found->base;
     std::replace_if(buffers.begin(), buffers.end(), [](const Input& each) { return each.base == nullptr; }, any);

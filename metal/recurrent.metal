@@ -4,17 +4,6 @@
 
 namespace fourfold {
 
-enum {
-  step_threads = 128,
-  lanes = 32,
-  simdgroups = step_threads / lanes,
-  tile_rows = 16,
-  tile_units = 16,
-  tile_depth = 32,
-  pitch = tile_depth + 4,  // padded so that rows begin in different banks
-  few_rows = simdgroups
-};
-
 struct Place {
   uint2 group;
   uint at;         // in the threadgroup
@@ -70,7 +59,7 @@ struct Few {
     for (int row = 0; row < few_rows; ++row) {
       for (int g = 0; g < Cell::gates; ++g) sums[row].of_gate[g] = 0.0f;
     }
-    for (Index k = place.lane; k < size + job.input_size; k += lanes) {
+    for (Index k = place.lane; k < size + job.input_size; k += simdgroup_lanes) {
       float factor[few_rows];
       for (int row = 0; row < few_rows; ++row) factor[row] = row < job.rows ? factor_at(tensors, job, row, k) : 0.0f;
       for (int g = 0; g < Cell::gates; ++g) {
@@ -92,7 +81,7 @@ struct Few {
   static void backward(
       BackwardTensors<T> tensors, constant BackwardStep& job, threadgroup float* shared, Place place) {
     const Index size = job.hidden_size;
-    const Index unit = Index(place.group.x) * lanes + place.lane;
+    const Index unit = Index(place.group.x) * simdgroup_lanes + place.lane;
     float sums[few_rows] = {0.0f, 0.0f, 0.0f, 0.0f};
     const Index depth = unit < size && job.later_rows > 0 ? Cell::gates * size : 0;
     for (Index k = place.simdgroup; k < depth; k += simdgroups) {
@@ -101,12 +90,16 @@ struct Few {
         sums[row] += float(tensors.grad_gates[hidden_gradient<Cell>(job.later_first + row, size) + k]) * weight;
       }
     }
-    for (int row = 0; row < few_rows; ++row) shared[(place.simdgroup * few_rows + row) * lanes + place.lane] = sums[row];
+    for (int row = 0; row < few_rows; ++row) {
+      shared[(place.simdgroup * few_rows + row) * simdgroup_lanes + place.lane] = sums[row];
+    }
     metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
     const Index row = place.simdgroup;
     if (unit >= size || row >= metal::max(job.rows, job.later_rows)) return;
     float product = 0.0f;
-    for (int part = 0; part < simdgroups; ++part) product += shared[(part * few_rows + row) * lanes + place.lane];
+    for (int part = 0; part < simdgroups; ++part) {
+      product += shared[(part * few_rows + row) * simdgroup_lanes + place.lane];
+    }
     backward_unit<Cell>(tensors, job, row, unit, product);
   }
 
@@ -128,7 +121,7 @@ struct Tiles {
     const Index first_row = Index(place.group.y) * tile_rows;
     const Index depth = size + job.input_size;
     threadgroup float* rows = shared;
-    threadgroup float* columns = shared + tile_rows * pitch;
+    threadgroup float* columns = shared + tile_rows * tile_pitch;
     const uint row_part = place.simdgroup / 2 * 8;
     const uint unit_part = place.simdgroup % 2 * 8;
     metal::simdgroup_float8x8 sums[Cell::gates];
@@ -137,7 +130,7 @@ struct Tiles {
       for (uint i = place.at; i < tile_rows * tile_depth; i += step_threads) {
         const Index row = first_row + i / tile_depth;
         const Index k = k0 + i % tile_depth;
-        rows[i / tile_depth * pitch + i % tile_depth] =
+        rows[i / tile_depth * tile_pitch + i % tile_depth] =
             row < job.rows && k < depth ? factor_at(tensors, job, row, k) : 0.0f;
       }
       for (uint i = place.at; i < Cell::gates * tile_units * tile_depth; i += step_threads) {
@@ -145,15 +138,16 @@ struct Tiles {
         const Index unit = first_unit + line % tile_units;
         const Index k = k0 + i % tile_depth;
         const Index weight = (line / tile_units * size + unit) * job.leading_dim + k;
-        columns[line * pitch + i % tile_depth] = unit < size && k < depth ? float(tensors.weights[weight]) : 0.0f;
+        columns[line * tile_pitch + i % tile_depth] = unit < size && k < depth ? float(tensors.weights[weight]) : 0.0f;
       }
       metal::threadgroup_barrier(metal::mem_flags::mem_threadgroup);
       for (int k = 0; k < tile_depth; k += 8) {
         metal::simdgroup_float8x8 a;
-        metal::simdgroup_load(a, rows + row_part * pitch + k, pitch);
+        metal::simdgroup_load(a, rows + row_part * tile_pitch + k, tile_pitch);
         for (int g = 0; g < Cell::gates; ++g) {
           metal::simdgroup_float8x8 b;
-          metal::simdgroup_load(b, columns + (g * tile_units + unit_part) * pitch + k, pitch, ulong2(0, 0), true);
+          metal::simdgroup_load(
+              b, columns + (g * tile_units + unit_part) * tile_pitch + k, tile_pitch, ulong2(0, 0), true);
           metal::simdgroup_multiply_accumulate(sums[g], a, b, sums[g]);
         }
       }
@@ -181,7 +175,7 @@ struct Tiles {
     const Index first_row = Index(place.group.y) * tile_rows;
     const Index depth = first_row < job.later_rows ? Cell::gates * size : 0;
     threadgroup float* rows = shared;
-    threadgroup float* columns = shared + tile_rows * pitch;
+    threadgroup float* columns = shared + tile_rows * tile_pitch;
     const uint row_part = place.simdgroup / 2 * 8;
     const uint unit_part = place.simdgroup % 2 * 8;
     metal::simdgroup_float8x8 sums = metal::make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
@@ -190,7 +184,7 @@ struct Tiles {
         const Index row = first_row + i / tile_depth;
         const Index k = k0 + i % tile_depth;
         const Index gradient = Few::hidden_gradient<Cell>(job.later_first + row, size) + k;
-        rows[i / tile_depth * pitch + i % tile_depth] =
+        rows[i / tile_depth * tile_pitch + i % tile_depth] =
             row < job.later_rows && k < depth ? float(tensors.grad_gates[gradient]) : 0.0f;
       }
       for (uint i = place.at; i < tile_depth * tile_units; i += step_threads) {
@@ -202,7 +196,7 @@ struct Tiles {
       for (int k = 0; k < tile_depth; k += 8) {
         metal::simdgroup_float8x8 a;
         metal::simdgroup_float8x8 b;
-        metal::simdgroup_load(a, rows + row_part * pitch + k, pitch);
+        metal::simdgroup_load(a, rows + row_part * tile_pitch + k, tile_pitch);
         metal::simdgroup_load(b, columns + k * tile_units + unit_part, tile_units);
         metal::simdgroup_multiply_accumulate(sums, a, b, sums);
       }

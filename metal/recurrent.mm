@@ -8,14 +8,6 @@
 namespace fourfold::mps {
 namespace {
 
-// Equal to those of recurrent.metal.
-constexpr int64_t step_threads = 128;
-constexpr int64_t lanes = 32;
-constexpr int64_t few_rows = step_threads / lanes;
-constexpr int64_t tile_rows = 16;
-constexpr int64_t tile_units = 16;
-constexpr int64_t pitch = 32 + 4;
-
 int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // From this many multiply-adds per step on, torch's product, with its own launch, is assumed to be faster. Not yet
@@ -25,7 +17,8 @@ constexpr int64_t vendor_work = int64_t(1) << 26;
 int64_t rows_of(const RecurrentLayer& layer) { return first_row(layer, layer.time); }
 
 Tensor rows_at(const RecurrentLayer& layer, Input data, int64_t first, int64_t rows, int64_t columns) {
-  return matrix(layer.place, data.behind(first * columns * element_size(layer.kind)), rows, columns, columns, layer.kind);
+  const Input begin = data.behind(first * columns * element_size(layer.kind));
+  return matrix(layer.place, begin, rows, columns, columns, layer.kind);
 }
 
 Tensor weight_hh_of(const RecurrentLayer& layer, int64_t gates) {
@@ -109,8 +102,8 @@ class Forward {
         }
       });
     };
-    for_runs(layer_.time, [&](int64_t s) { return is_torchs(step_at(s)); }, encode_run,
-             [&](int64_t s) { torchs_step(step_at(s)); });
+    for_runs(layer_.time, [&](int64_t s) { return multiplies_with_torch(step_at(s)); }, encode_run,
+             [&](int64_t s) { run_with_torch(step_at(s)); });
   }
 
  private:
@@ -137,12 +130,12 @@ class Forward {
   }
 
   // torch's product needs contiguous rows.
-  bool is_torchs(const ForwardStep& step) const {
+  bool multiplies_with_torch(const ForwardStep& step) const {
     const bool together = step.known == 0 || step.known == step.rows;
     return together && vendor_wins(step.rows * cell_.slots.gates * step.hidden_size * step.hidden_size, vendor_work);
   }
 
-  void torchs_step(const ForwardStep& step) const {
+  void run_with_torch(const ForwardStep& step) const {
     const Tensor h = step.known == 0 ? rows_at(layer_, buffers_.h_0, 0, step.rows, step.hidden_size)
                                      : rows_at(layer_, buffers_.h, step.before, step.rows, step.hidden_size);
     const Tensor product = linear(h, weight_hh_of(layer_, cell_.slots.gates), std::nullopt);
@@ -196,8 +189,8 @@ class Backward {
         }
       });
     };
-    for_runs(steps, [&](int64_t s) { return is_torchs(step_at(s)); }, encode_run,
-             [&](int64_t s) { torchs_step(step_at(s)); });
+    for_runs(steps, [&](int64_t s) { return multiplies_with_torch(step_at(s)); }, encode_run,
+             [&](int64_t s) { run_with_torch(step_at(s)); });
   }
 
  private:
@@ -232,12 +225,12 @@ class Backward {
     dispatch_step(encoder, false, way, rows_at_once(step), step.hidden_size);
   }
 
-  bool is_torchs(const BackwardStep& step) const {
+  bool multiplies_with_torch(const BackwardStep& step) const {
     return step.later_rows > 0 &&
            vendor_wins(step.later_rows * cell_.slots.gates * step.hidden_size * step.hidden_size, vendor_work);
   }
 
-  void torchs_step(const BackwardStep& step) const {
+  void run_with_torch(const BackwardStep& step) const {
     const int64_t columns = cell_.slots.slots * step.hidden_size;
     const int64_t hidden = cell_.slots.gates * step.hidden_size;
     const Tensor gradients = rows_at(layer_, buffers_.grad_gates, step.later_first, step.later_rows, columns);
@@ -259,7 +252,7 @@ class Backward {
 
 void encode_previous_h(Encoder& encoder, const ForwardStep& step) {
   encoder.value(0, step);
-  encoder.threads(step.hidden_size, step.rows, lanes);
+  encoder.threads(step.hidden_size, step.rows, simdgroup_lanes);
 }
 
 // The h before each row of the sequence: (rows, hidden_size).
@@ -294,10 +287,10 @@ Tensor previous_h(const RecurrentBackward& job, const Cell& cell) {
   return result;
 }
 
-void expect_a_way(const RecurrentLayer& layer) {
+void refuse_persistent_path() {
   if (forced_path() != Path::persistent) return;
-  fail("fourfold: expected a layer that one launch can take, as FOURFOLD_GPU_PATH=persistent demands, but got ",
-       layer.time, " steps on an Apple GPU, which takes a launch a step; unset the variable");
+  fail("fourfold: expected FOURFOLD_GPU_PATH to be step or vendor for a recurrent layer on an Apple GPU, where each "
+       "step is a launch, but got persistent; set one of these, or unset the variable");
 }
 
 // `out` may be a view of a wider matrix, into which torch's products on MPS may write incorrectly.
@@ -311,13 +304,13 @@ void use_step(Encoder& encoder, bool forward, const Cell& cell, Kind kind, Way w
   const char* name = way == Way::given ? "Given" : way == Way::few ? "Few" : "Tiles";
   encoder.use(recurrent_shaders, std::string(forward ? "forward_step<" : "backward_step<") + cell.type + ", " +
                                      type_name(kind) + ", " + name + ">");
-  encoder.threadgroup_floats((tile_rows + cell.slots.gates * tile_units) * pitch);
+  encoder.threadgroup_floats((tile_rows + cell.slots.gates * tile_units) * tile_pitch);
 }
 
 void dispatch_step(Encoder& encoder, bool forward, Way way, int64_t rows, int64_t hidden_size) {
   switch (way) {
     case Way::given: return encoder.groups(divide_up(rows * hidden_size, step_threads), 1, step_threads);
-    case Way::few: return encoder.groups(divide_up(hidden_size, forward ? few_rows : lanes), 1, step_threads);
+    case Way::few: return encoder.groups(divide_up(hidden_size, forward ? few_rows : simdgroup_lanes), 1, step_threads);
     case Way::tiles:
       return encoder.groups(divide_up(hidden_size, tile_units), divide_up(rows, tile_rows), step_threads);
   }
@@ -349,7 +342,7 @@ int BackwardBuffers::has() const {
 
 void recurrent_forward(const RecurrentForward& job, const Cell& cell) {
   const RecurrentLayer& layer = job.layer;
-  expect_a_way(layer);
+  refuse_persistent_path();
   if (layer.time > 0) return Forward(job, cell).run();
   copy_state(layer, job.h_n, job.h_0);
   if (cell.has_c) copy_state(layer, job.c_n, job.c_0);
@@ -357,7 +350,7 @@ void recurrent_forward(const RecurrentForward& job, const Cell& cell) {
 
 void recurrent_backward(const RecurrentBackward& job, const Cell& cell) {
   const RecurrentLayer& layer = job.layer;
-  expect_a_way(layer);
+  refuse_persistent_path();
   const Tensor grad_gates =
       empty(layer.place, {rows_of(layer), cell.slots.slots * layer.hidden_size}, dtype_of(layer.kind));
   if (grad_gates.numel() > 0) {

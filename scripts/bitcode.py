@@ -22,7 +22,7 @@ from pathlib import Path
 # The C library's functions that the sources may call; the float versions have the suffix f. They become calls of
 # functions that are opaque to LLVM: it would compile pow(2, x) with a constant 2 differently from libfourfold.
 CIRCULAR = {kind + name for kind in ("", "a") for name in ("cos", "cosh", "sin", "sinh", "tan", "tanh")}
-OTHERS = {"atan2", "erf", "erfc", "exp", "exp2", "expm1", "fmod", "hypot", "log", "log10", "log1p", "log2", "pow"}
+OTHERS = {"atan2", "erf", "erfc", "exp", "exp2", "expm1", "fmod", "log", "log10", "log1p", "log2", "pow"}
 LIBM_NAMES = {name + suffix for name in CIRCULAR | OTHERS for suffix in ("", "f")}
 
 OPTIONS = [

@@ -207,7 +207,7 @@ def test_msvc_is_refused(configure, tmp_path):
     )
     code, said = configure(CXX=str(cl))
     assert code == 1
-    assert f"fourfold does not build with MSVC, whose vectors its kernels don't know, but {cl} is MSVC 19.44." in said
+    assert f"fourfold needs GCC or Clang, whose C++ extensions its kernels use, but {cl} is MSVC 19.44." in said
     assert (
         "Build it with GCC or Clang on Linux or macOS; on Windows, in WSL, or with clang-cl, which is unproved." in said
     )
@@ -219,7 +219,7 @@ def test_32_bits_are_refused(configure):
     code, said = configure(CXX=tool("g++", "g++"), CXXFLAGS="-m32", LDFLAGS="-m32 -nostdlib")
     assert code == 1
     assert "fourfold needs a 64-bit system, as torch does, but " in said
-    assert "compiles for 32 bits. Take -m32 out of CXXFLAGS, or set CXX to a compiler for 64 bits." in said
+    assert "compiles for 32 bits. Remove -m32 from CXXFLAGS, or set CXX to a compiler for 64 bits." in said
 
 
 def test_two_processors_in_one_library_are_refused(configure):

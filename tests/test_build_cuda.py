@@ -104,7 +104,7 @@ NO_DEVICE = 100  # cuInit's error code
         ),
         (
             803,
-            "the NVIDIA driver of this machine does not work (its error 803): mend it, or set TORCH_CUDA_ARCH_LIST to "
+            "the NVIDIA driver of this machine does not work (error 803): reinstall it, or set TORCH_CUDA_ARCH_LIST to "
             "the GPUs to compile for",
         ),
     ],

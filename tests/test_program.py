@@ -222,6 +222,40 @@ def test_what_was_never_made_or_is_made_again() -> None:
         _native.module.Compiled(_native.module.Graph.__new__(_native.module.Graph), None, [], [])
 
 
+@pytest.mark.skipif(Program is ProgramByDispatcher, reason="this build has no calls compiled for this torch")
+def test_graphs_and_compiled_functions_that_were_never_made_or_are_made_again() -> None:
+    kinds = _native.module.Graph, _native.module.Compiled, _native.module.Call
+    for kind in kinds:
+        with pytest.raises(TypeError):
+            kind.__new__(kind)([torch.ones(1)])
+    graph = _native.module.Graph(lambda inputs: (inputs[0] + 1,), None, [], [])
+    compiled = _native.module.Compiled(graph, None, [], [False])
+    call = _native.module.Call("fourfold::softshrink", 0, None, None)
+    for made, again, name in (
+        (graph, (len, None, [], []), "graph"),
+        (compiled, (graph, None, [], []), "compiled function"),
+        (call, ("fourfold::gru", 1, None, None), "call"),
+    ):
+        with pytest.raises(TypeError, match=f"^{name}: expected to be made once$"):
+            made.__init__(*again)
+    assert graph([torch.ones(1)])[0].item() == compiled(torch.ones(1))[0].item() == 2
+    assert call(torch.ones(1), 0.5).item() == 0.5
+
+
+@pytest.mark.skipif(Program is ProgramByDispatcher, reason="this build has no calls compiled for this torch")
+def test_calls_of_what_could_not_be_made() -> None:
+    for kind, wrong in (
+        (_native.module.Graph, (len, [None], [], [])),
+        (_native.module.Compiled, (None, None, [], [])),
+        (_native.module.Call, ("fourfold::nothing", 0, None, None)),
+    ):
+        made = kind.__new__(kind)
+        with pytest.raises((TypeError, ValueError, RuntimeError)):
+            made.__init__(*wrong)
+        with pytest.raises(TypeError):
+            made([torch.ones(1)])
+
+
 def test_the_number_of_columns_and_a_kept_row() -> None:
     """Three passes: the second needs the first one's sum, the third both results, with an output of each."""
     program = (

@@ -58,13 +58,22 @@ def test_a_wheel_has_gradients_for_every_minor_version(configure):
     assert not list(fetched.rglob("lib"))
 
 
-@pytest.mark.parametrize(("wanted", "state"), [("AUTO", "editable"), ("AUTO", ""), ("OFF", "wheel"), ("", "wheel")])
+@pytest.mark.parametrize(
+    ("wanted", "state"), [("AUTO", "editable"), ("AUTO", ""), ("OFF", "wheel"), ("0", "wheel"), ("", "wheel")]
+)
 def test_other_builds_fetch_nothing(configure, wanted, state):
     put(configure.index, "2.99.0")
     code, said = configure(wanted, state)
     assert code == 0, said
     assert f"-- gradients {MINE} -- CPU on" in said
     assert "Fetching" not in said
+
+
+def test_true_means_on(configure):
+    put(configure.index, "2.99.0")
+    code, said = configure("TRUE", "editable")
+    assert code == 0, said
+    assert f"-- gradients {MINE} 2.99 -- CPU on" in said
 
 
 def test_a_wheel_is_built_without_an_index(configure):

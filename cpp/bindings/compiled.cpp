@@ -9,6 +9,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
 
 #include "graph.h"
@@ -284,12 +285,13 @@ PyObject* call_compiled(PyObject* callable, PyObject* const* arguments, size_t f
 int init_compiled(PyObject* made, PyObject* given, PyObject*) {
   HANDLE_TH_ERRORS
   Compiled& self = *reinterpret_cast<Compiled*>(made);
+  TORCH_CHECK_TYPE(self.function == nullptr, "compiled function: expected to be made once");
   PyObject *forward = nullptr, *backward = nullptr, *differentiable = nullptr, *wanted = nullptr, *again = Py_None;
   if (!PyArg_ParseTuple(given, "OOOO|O", &forward, &backward, &differentiable, &wanted, &again)) return -1;
-  self.vectorcall = call_compiled;
   self.function = new std::shared_ptr<Function>(
       new Function{graph_of(forward), Held(backward), pybind11::handle(differentiable).cast<std::vector<bool>>(),
                    pybind11::handle(wanted).cast<std::vector<bool>>(), Held(again), nullptr, {}});
+  self.vectorcall = call_compiled;
   return 0;
   END_HANDLE_TH_ERRORS_RET(-1)
 }

@@ -84,6 +84,8 @@ PyObject* call_graph(PyObject* callable, PyObject* const* arguments, size_t flag
 
 int init_graph(PyObject* made, PyObject* given, PyObject*) {
   HANDLE_TH_ERRORS
+  Graph& self = *reinterpret_cast<Graph*>(made);
+  TORCH_CHECK_TYPE(self.graph == nullptr, "graph: expected to be made once");
   PyObject *function = nullptr, *steps = nullptr, *outputs = nullptr, *layouts = nullptr;
   if (!PyArg_ParseTuple(given, "OOOO", &function, &steps, &outputs, &layouts)) return -1;
   const auto graph = std::make_shared<CompiledGraph>();
@@ -97,9 +99,9 @@ int init_graph(PyObject* made, PyObject* given, PyObject*) {
     for (const auto step : pybind11::handle(steps).cast<pybind11::list>()) graph->steps.push_back(step_of(step));
     graph->outputs = pybind11::handle(outputs).cast<std::vector<int64_t>>();
   }
-  reinterpret_cast<Graph*>(made)->vectorcall = call_graph;
-  reinterpret_cast<Graph*>(made)->graph = new std::shared_ptr<const CompiledGraph>(graph);
-  reinterpret_cast<Graph*>(made)->function = new std::shared_ptr<Held>(held);
+  self.graph = new std::shared_ptr<const CompiledGraph>(graph);
+  self.function = new std::shared_ptr<Held>(held);
+  self.vectorcall = call_graph;
   return 0;
   END_HANDLE_TH_ERRORS_RET(-1)
 }

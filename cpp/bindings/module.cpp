@@ -102,24 +102,28 @@ using Described = std::vector<std::tuple<int32_t, std::vector<int64_t>, std::vec
 std::vector<fourfold_tensor> tensors_of(const Described& described) {
   std::vector<fourfold_tensor> tensors;
   for (const auto& [dtype, sizes, strides, offset] : described) {
-    tensors.push_back({reinterpret_cast<void*>(offset), dtype, static_cast<int32_t>(sizes.size()), sizes.data(), strides.data(), nullptr});
+    tensors.push_back({reinterpret_cast<void*>(offset), dtype, static_cast<int32_t>(sizes.size()), sizes.data(),
+                       strides.data(), nullptr});
   }
   return tensors;
 }
 
 void take_text(void* context, const char* text) { *static_cast<std::string*>(context) = text; }
 
-std::string program_layout(const std::string& text, int32_t device_type, int32_t device_index, const Described& inputs) {
+std::string program_layout(
+    const std::string& text, int32_t device_type, int32_t device_index, const Described& inputs) {
   const OwnedProgram program = program_of(text, device_type, device_index);
   const auto tensors = tensors_of(inputs);
   std::string layout;
-  if (fourfold_program_layout(program.get(), tensors.data(), static_cast<int32_t>(tensors.size()), &layout, &take_text) == 0) return layout;
+  const auto count = static_cast<int32_t>(tensors.size());
+  if (fourfold_program_layout(program.get(), tensors.data(), count, &layout, &take_text) == 0) return layout;
   throw std::invalid_argument(fourfold_program_error());
 }
 
 std::string program_layout_of_steps(
-    const std::string& text, int32_t device_type, int32_t device_index, const Described& inputs, const Described& outputs, int64_t count,
-    const std::vector<int32_t>& feeds, const std::vector<int64_t>& input_strides, const std::vector<int64_t>& output_strides) {
+    const std::string& text, int32_t device_type, int32_t device_index, const Described& inputs,
+    const Described& outputs, int64_t count, const std::vector<int32_t>& feeds,
+    const std::vector<int64_t>& input_strides, const std::vector<int64_t>& output_strides) {
   const OwnedProgram program = program_of(text, device_type, device_index);
   const auto expected = static_cast<size_t>(fourfold_program_outputs(program.get()));
   if (outputs.size() != expected || output_strides.size() != expected || feeds.size() != inputs.size() ||
@@ -168,12 +172,13 @@ void attach_nest(const std::string& text, const std::string& layout, const std::
                  int64_t bytes_of_column, int64_t bytes_of_block, int64_t bytes_of_panel, int32_t sums) {
   std::vector<void*> addresses;
   for (const uintptr_t function : functions) addresses.push_back(reinterpret_cast<void*>(function));
-  fourfold_nests_attach(text.c_str(), layout.c_str(), addresses.data(), static_cast<int32_t>(addresses.size()), bytes_of_column,
-                        bytes_of_block, bytes_of_panel, sums);
+  fourfold_nests_attach(text.c_str(), layout.c_str(), addresses.data(), static_cast<int32_t>(addresses.size()),
+                        bytes_of_column, bytes_of_block, bytes_of_panel, sums);
 }
 
-void attach_code(const std::string& text, const std::string& layout, const std::string& target, const pybind11::bytes& code,
-                 const std::vector<std::tuple<std::string, int64_t, int64_t>>& kernels) {
+void attach_code(
+    const std::string& text, const std::string& layout, const std::string& target, const pybind11::bytes& code,
+    const std::vector<std::tuple<std::string, int64_t, int64_t>>& kernels) {
   std::vector<const char*> names;
   std::vector<int64_t> threads, shared_bytes;
   for (const auto& [name, own_threads, own_bytes] : kernels) {
@@ -182,8 +187,9 @@ void attach_code(const std::string& text, const std::string& layout, const std::
     shared_bytes.push_back(own_bytes);
   }
   const std::string_view bytes = code;
-  fourfold_nests_attach_code(text.c_str(), layout.c_str(), target.c_str(), bytes.data(), static_cast<int64_t>(bytes.size()),
-                             names.data(), threads.data(), shared_bytes.data(), static_cast<int32_t>(names.size()));
+  fourfold_nests_attach_code(
+      text.c_str(), layout.c_str(), target.c_str(), bytes.data(), static_cast<int64_t>(bytes.size()), names.data(),
+      threads.data(), shared_bytes.data(), static_cast<int32_t>(names.size()));
 }
 
 std::string cpu_capability() {
@@ -207,10 +213,12 @@ void expect_own_library() {
   if (const char* error = fourfold_other_copy_error()) throw pybind11::import_error(error);
   const std::string version = build_facts()["version"];
   if (version == FOURFOLD_VERSION && fourfold_abi_version() == FOURFOLD_ABI_VERSION) return;
+  const std::string own = file_of(reinterpret_cast<const void*>(&expect_own_library));
+  const std::string loaded = file_of(reinterpret_cast<const void*>(&fourfold_abi_version));
   throw pybind11::import_error(
-      "fourfold: expected libfourfold " FOURFOLD_VERSION " for " + file_of(reinterpret_cast<const void*>(&expect_own_library)) +
-      ", but this process has loaded " + file_of(reinterpret_cast<const void*>(&fourfold_abi_version)) + " of version " +
-      version + "; link the program with the libfourfold of the Python package (python -m fourfold --cmake-dir)");
+      "fourfold: expected libfourfold " FOURFOLD_VERSION " for " + own + ", but this process has loaded " + loaded +
+      " of version " + version +
+      "; link the program with the libfourfold of the Python package (python -m fourfold --cmake-dir)");
 }
 
 }  // namespace
@@ -223,8 +231,10 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.def("backends", &backends, "Each backend's name with (built, reason).");
   m.def("prepacked_bytes", &prepacked_bytes,
         "prepacked_bytes(op, dtype, input_size, hidden_size): the size in bytes of the result of <op>_prepack.");
-  m.def("cpu_capability", &cpu_capability, "The CPU level whose kernels run: default, avx2, avx512, avx512_bf16 or amx.");
-  m.def("dtypes", &dtypes, "Each dtype of programs: (torch's name, name in programs, computed type, ScalarType, bytes).");
+  m.def("cpu_capability", &cpu_capability,
+        "The CPU level whose kernels run: default, avx2, avx512, avx512_bf16 or amx.");
+  m.def("dtypes", &dtypes,
+        "Each dtype of programs: (torch's name, name in programs, computed type, ScalarType, bytes).");
   m.def("operations", &operations, "Each operation of programs: (name, number of operands, rule, cost).");
   m.def("vector_functions", &vector_functions,
         "Addresses of the elementary functions on vectors of the CPU level in use: fourfold_exp_float32 and so on.");
@@ -242,7 +252,8 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.def("transpose_tile", [] { return reinterpret_cast<uintptr_t>(&fourfold_transpose_tile); },
         "The address of the function that nests call to transpose.");
   m.def("serve_nests", [](bool served) { fourfold_nests_serve(served); }, "Whether this process compiles loop nests.");
-  m.def("next_nest", &next_nest, "next_nest(milliseconds): the (text, layout, target) of the next nest to compile, or None.");
+  m.def("next_nest", &next_nest,
+        "next_nest(milliseconds): the (text, layout, target) of the next nest to compile, or None.");
   m.def("attach_nest", &attach_nest,
         "attach_nest(text, layout, addresses, bytes_of_column, bytes_of_block, bytes_of_panel, sums): answers a "
         "request with code for this CPU.");

@@ -200,7 +200,10 @@ int make_call(PyObject* made, PyObject* given, PyObject*) try {
   Py_ssize_t kept = 0;
   PyObject *other = nullptr, *refuse = nullptr;
   if (!PyArg_ParseTuple(given, "snOO", &name, &kept, &other, &refuse)) return -1;
-  self.vectorcall = call;
+  if (self.op != nullptr) {
+    PyErr_SetString(PyExc_TypeError, "call: expected to be made once");
+    return -1;
+  }
   self.op = new c10::OperatorHandle(c10::Dispatcher::singleton().findSchemaOrThrow(name, ""));
   const c10::FunctionSchema& schema = self.op->schema();
   auto* arguments = new std::vector<Argument>;
@@ -219,6 +222,7 @@ int make_call(PyObject* made, PyObject* given, PyObject*) try {
   self.arguments = arguments;
   Py_INCREF(self.other = other);
   Py_INCREF(self.refuse = refuse);
+  self.vectorcall = call;
   return 0;
 } catch (const std::exception& error) {
   PyErr_SetString(PyExc_RuntimeError, error.what());
@@ -232,7 +236,6 @@ PyObject* enable_gradients(PyObject*, PyObject*) try {
   PyErr_SetString(PyExc_ImportError, error.what());
   return nullptr;
 }
-
 
 int fill(PyObject* module) {
   const auto add = [module](const char* name, PyObject* type) {

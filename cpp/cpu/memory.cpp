@@ -23,6 +23,8 @@ void* allocate(int64_t count, size_t size) {
 
 void release(void* memory) { system::release_aligned(memory); }
 
+void Release::operator()(void* memory) const { release(memory); }
+
 int64_t own_cache_bytes() {
   static const int64_t bytes = [] {
     const int64_t found = system::level_2_cache_bytes();

@@ -12,6 +12,11 @@ namespace fourfold::cpu {
 void* allocate(int64_t count, size_t size);
 void release(void* memory);
 
+// For std::unique_ptr.
+struct Release {
+  void operator()(void* memory) const;
+};
+
 // The size of a core's level 2 cache; 1 MB if unknown.
 int64_t own_cache_bytes();
 

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/record_function.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 #include <c10/util/strides.h>
 
@@ -72,6 +73,156 @@ void expect_same_state(size_t k, const at::Tensor& old, const at::Tensor& now) {
                     " as it takes it, but got shape ", now.sizes(), " and ", now.scalar_type());
 }
 
+// Appends the rows of results that are kept for all steps, and the last values of the others. Those are copied if they
+// share memory with an input or an earlier result.
+void append_results(
+    const std::vector<size_t>& inputs, std::vector<at::Tensor>& rows, const Values& results, Values& values) {
+  const size_t first = values.size();
+  for (size_t k = 0; k < rows.size(); ++k) {
+    if (rows[k].defined()) {
+      values.emplace_back(std::move(rows[k]));
+      continue;
+    }
+    const at::Tensor& last = results[k].toTensor();
+    const auto is_shared = [&last](const c10::IValue& value) { return shares_memory(last, value); };
+    const bool is_input =
+        std::any_of(inputs.begin(), inputs.end(), [&](size_t index) { return is_shared(values[index]); });
+    const bool is_twice = std::any_of(values.begin() + static_cast<int64_t>(first), values.end(), is_shared);
+    values.emplace_back(is_input || is_twice ? last.clone() : last);
+  }
+}
+
+// The steps of a program from `begin` on, in one loop nest.
+class LoopNest {
+ public:
+  LoopNest(const LoopStep& loop, const ProgramStep& program, const LoopRun& running, int64_t begin)
+      : loop_(loop), program_(program), running_(running), steps_(running.steps - begin),
+        first_(loop.reverse ? running.steps - 1 - begin : begin), sign_(loop.reverse ? -1 : 1),
+        read_(loop.feeds.size() + running.sequences.size() + running.invariants.size()),
+        outputs_(static_cast<size_t>(fourfold_program_outputs(program.program.program))),
+        output_strides_(outputs_.size()), output_of_(loop.trails.size(), -1) {
+    held_.reserve(read_ + outputs_.size());
+    numbers_.reserve(program.inputs.size());
+  }
+
+  // Chooses the tensors that the steps write and read. results: those of the step before. False if no nest can run the
+  // steps.
+  bool add_outputs(const Values& results);
+  bool add_inputs(const Values& results);
+
+  // False if there is no nest. `results` become those of the last step.
+  bool run(Values& results);
+
+ private:
+  bool is_series(size_t result) const { return result >= loop_.trails.size() || loop_.trails[result]; }
+  bool add_input(const at::Tensor& tensor, int64_t stride, int32_t feed);
+
+  const LoopStep& loop_;
+  const ProgramStep& program_;
+  const LoopRun& running_;
+  const int64_t steps_;
+  const int64_t first_;
+  const int64_t sign_;
+  const size_t read_;             // the number of values that the body reads
+  std::vector<at::Tensor> held_;  // the descriptions point to their sizes
+  std::vector<int64_t> numbers_;  // the scalars' bits, to which descriptions point
+  std::vector<fourfold_tensor> inputs_;
+  std::vector<int64_t> input_strides_;
+  std::vector<int32_t> input_feeds_;
+  std::vector<fourfold_tensor> outputs_;
+  std::vector<int64_t> output_strides_;
+  std::vector<int32_t> output_of_;                  // by state
+  std::vector<std::pair<size_t, size_t>> last_of_;  // (state, the result whose last element it is)
+  Values last_;
+};
+
+bool LoopNest::add_outputs(const Values& results) {
+  std::vector<int64_t> result_of(outputs_.size(), -1);  // by output
+  last_ = results;
+  for (const bool are_series : {true, false}) {
+    for (size_t k = 0; k < results.size(); ++k) {
+      if (is_series(k) != are_series) continue;
+      if (loop_.body->outputs[k] < static_cast<int64_t>(read_)) {  // an input of the body
+        const auto input = static_cast<size_t>(loop_.body->outputs[k]);
+        if (are_series || input >= loop_.feeds.size() || loop_.feeds[input] != k) return false;
+        continue;  // an unchanged state
+      }
+      const auto output = static_cast<size_t>(loop_.body->outputs[k]) - read_;
+      if (k < loop_.trails.size()) output_of_[k] = static_cast<int32_t>(output);
+      if (result_of[output] >= 0) {
+        if (are_series) return false;  // two series of one output
+        last_of_.emplace_back(k, result_of[output]);
+        continue;
+      }
+      result_of[output] = static_cast<int64_t>(k);
+      if (are_series) {
+        held_.push_back(element(running_.rows[k], k < loop_.trails.size() && !loop_.reverse ? first_ + 1 : first_));
+      } else {
+        held_.push_back(at::empty(results[k].toTensor().sizes(), results[k].toTensor().options()));
+        last_[k] = held_.back();
+      }
+      outputs_[output] = described(held_.back());
+      output_strides_[output] = are_series ? sign_ * running_.rows[k].stride(0) : 0;
+    }
+  }
+  return true;
+}
+
+bool LoopNest::add_input(const at::Tensor& tensor, int64_t stride, int32_t feed) {
+  if (tensor.is_neg() || tensor._is_zerotensor()) return false;
+  held_.push_back(tensor);
+  inputs_.push_back(described(held_.back()));
+  input_strides_.push_back(stride);
+  input_feeds_.push_back(feed);
+  return true;
+}
+
+bool LoopNest::add_inputs(const Values& results) {
+  const size_t states = loop_.feeds.size(), series = running_.sequences.size();
+  for (const size_t index : program_.inputs) {
+    const bool is_state = index < states, is_element = !is_state && index < states + series;
+    const int32_t number = fourfold_program_number(program_.program.program, static_cast<int32_t>(inputs_.size()));
+    if (number >= 0 && (is_state || is_element)) return false;  // it differs from step to step
+    if (is_state) {  // contiguous, like the rows and the last states
+      const size_t state = loop_.feeds[index];
+      if (!add_input(results[state].toTensor().contiguous(), 0, output_of_[state])) return false;
+      continue;
+    }
+    if (is_element) {
+      const at::Tensor& sequence = running_.sequences[index - states];
+      if (!add_input(element(sequence, first_), sign_ * sequence.stride(0), -1)) return false;
+      continue;
+    }
+    const c10::IValue& value = running_.values[running_.invariants[index - states - series]];
+    if (number < 0) {
+      if (!add_input(value.toTensor(), 0, -1)) return false;
+      continue;
+    }
+    numbers_.push_back(bits_of(scalar_of(value), static_cast<at::ScalarType>(number)));
+    inputs_.push_back({&numbers_.back(), number, 0, nullptr, nullptr, nullptr});
+    input_strides_.push_back(0);
+    input_feeds_.push_back(-1);
+  }
+  return true;
+}
+
+bool LoopNest::run(Values& results) {
+  const fourfold_steps steps{steps_, input_feeds_.data(), input_strides_.data(), output_strides_.data()};
+  RECORD_FUNCTION("fourfold_loop_as_nest", std::vector<c10::IValue>());
+  const int32_t failed = fourfold_program_run_steps(
+      program_.program.program, inputs_.data(), static_cast<int32_t>(inputs_.size()), outputs_.data(), &steps);
+  TORCH_CHECK_VALUE(failed != 1, fourfold_program_error());
+  if (failed != 0) return false;
+  results = std::move(last_);
+  for (const auto& [state, result] : last_of_) {
+    const at::Tensor& rows = running_.rows[result];
+    const at::Tensor value =
+        is_series(result) ? element(rows, loop_.reverse ? 0 : rows.size(0) - 1) : results[result].toTensor();
+    results[state] = value.clone();
+  }
+  return true;
+}
+
 }  // namespace
 
 void LoopStep::run(Values& values) const {
@@ -118,14 +269,7 @@ void LoopStep::run(Values& values) const {
     for (size_t k = 0; k < feeds.size(); ++k) {
       expect_same_state(k, values[inputs[1 + k]].toTensor(), results[feeds[k]].toTensor());
     }
-    if (n == 0) rows.resize(results.size());
-    for (size_t k = 0; k < results.size(); ++k) {
-      const bool is_state = k < trails.size();
-      if (is_state && !trails[k]) continue;
-      const at::Tensor& result = results[k].toTensor();
-      if (!rows[k].defined()) rows[k] = rows_like(result, steps);
-      write(rows[k], is_state && !reverse ? step + 1 : step, result);
-    }
+    keep_results(results, steps, step, rows);
     // The results' shapes are known after the first step.
     if (n == 0 && steps > 1) {
       const LoopRun running{steps, sequences, values, invariants, rows};
@@ -134,17 +278,17 @@ void LoopStep::run(Values& values) const {
     }
     for (size_t k = 0; k < feeds.size(); ++k) states[k] = results[feeds[k]];
   }
-  const size_t first = values.size();
-  for (size_t k = 0; k < rows.size(); ++k) {
-    if (rows[k].defined()) {
-      values.emplace_back(std::move(rows[k]));
-      continue;
-    }
-    const at::Tensor& last = results[k].toTensor();
-    const auto is_shared = [&last](const c10::IValue& value) { return shares_memory(last, value); };
-    const bool is_input = std::any_of(inputs.begin(), inputs.end(), [&](size_t index) { return is_shared(values[index]); });
-    const bool is_twice = std::any_of(values.begin() + static_cast<int64_t>(first), values.end(), is_shared);
-    values.emplace_back(is_input || is_twice ? last.clone() : last);
+  append_results(inputs, rows, results, values);
+}
+
+void LoopStep::keep_results(const Values& results, int64_t steps, int64_t step, std::vector<at::Tensor>& rows) const {
+  rows.resize(results.size());
+  for (size_t k = 0; k < results.size(); ++k) {
+    const bool is_state = k < trails.size();
+    if (is_state && !trails[k]) continue;
+    const at::Tensor& result = results[k].toTensor();
+    if (!rows[k].defined()) rows[k] = rows_like(result, steps);
+    write(rows[k], is_state && !reverse ? step + 1 : step, result);
   }
 }
 
@@ -152,87 +296,8 @@ bool LoopStep::run_nest(const LoopRun& running, int64_t begin, Values& results) 
   if (body->steps.size() != 1 || !body->layouts.empty()) return false;
   const auto* const program = std::get_if<ProgramStep>(&body->steps[0].call);
   if (program == nullptr || !program->updates.empty()) return false;
-  const size_t given = feeds.size() + running.sequences.size() + running.invariants.size();
-  const auto count = static_cast<size_t>(fourfold_program_outputs(program->program.program));
-  const int64_t sign = reverse ? -1 : 1, first = reverse ? running.steps - 1 - begin : begin;
-  std::vector<at::Tensor> held;  // the descriptions point to their sizes
-  held.reserve(given + count);
-  std::vector<fourfold_tensor> outputs(count);
-  std::vector<int64_t> output_strides(count);
-  std::vector<int32_t> output_of(trails.size(), -1);  // by state
-  std::vector<std::pair<size_t, size_t>> last_of;  // (state, the result whose last element it is)
-  std::vector<int64_t> result_of(count, -1);       // by output
-  Values last = results;
-  const auto is_series = [this](size_t k) { return k >= trails.size() || trails[k]; };
-  for (const bool are_series : {true, false}) {
-    for (size_t k = 0; k < results.size(); ++k) {
-      if (is_series(k) != are_series) continue;
-      if (body->outputs[k] < static_cast<int64_t>(given)) {  // an input of the body
-        const auto input = static_cast<size_t>(body->outputs[k]);
-        if (are_series || input >= feeds.size() || feeds[input] != k) return false;
-        continue;  // an unchanged state
-      }
-      const auto output = static_cast<size_t>(body->outputs[k]) - given;
-      if (k < trails.size()) output_of[k] = static_cast<int32_t>(output);
-      if (result_of[output] >= 0) {
-        if (are_series) return false;  // two series of one output
-        last_of.emplace_back(k, result_of[output]);
-        continue;
-      }
-      result_of[output] = static_cast<int64_t>(k);
-      if (are_series) {
-        held.push_back(element(running.rows[k], k < trails.size() && !reverse ? first + 1 : first));
-      } else {
-        held.push_back(at::empty(results[k].toTensor().sizes(), results[k].toTensor().options()));
-        last[k] = held.back();
-      }
-      outputs[output] = described(held.back());
-      output_strides[output] = are_series ? sign * running.rows[k].stride(0) : 0;
-    }
-  }
-  std::vector<fourfold_tensor> inputs;
-  std::vector<int64_t> input_strides;
-  std::vector<int32_t> input_feeds;
-  std::vector<int64_t> numbers;  // the scalars' bits, to which descriptions point
-  numbers.reserve(program->inputs.size());
-  for (const size_t index : program->inputs) {
-    const bool is_state = index < feeds.size(), is_element = !is_state && index < feeds.size() + running.sequences.size();
-    const int32_t number = fourfold_program_number(program->program.program, static_cast<int32_t>(inputs.size()));
-    if (number >= 0 && (is_state || is_element)) return false;  // it differs from step to step
-    if (is_state) {
-      held.push_back(results[feeds[index]].toTensor().contiguous());  // like the rows and the last states
-    } else if (is_element) {
-      held.push_back(element(running.sequences[index - feeds.size()], first));
-    } else {
-      const c10::IValue& value = running.values[running.invariants[index - feeds.size() - running.sequences.size()]];
-      if (number >= 0) {
-        numbers.push_back(bits_of(scalar_of(value), static_cast<at::ScalarType>(number)));
-        inputs.push_back({&numbers.back(), number, 0, nullptr, nullptr, nullptr});
-        input_strides.push_back(0);
-        input_feeds.push_back(-1);
-        continue;
-      }
-      held.push_back(value.toTensor());
-    }
-    if (held.back().is_neg() || held.back()._is_zerotensor()) return false;
-    inputs.push_back(described(held.back()));
-    input_strides.push_back(is_element ? sign * running.sequences[index - feeds.size()].stride(0) : 0);
-    input_feeds.push_back(is_state ? output_of[feeds[index]] : -1);
-  }
-  const fourfold_steps steps{running.steps - begin, input_feeds.data(), input_strides.data(), output_strides.data()};
-  RECORD_FUNCTION("fourfold_loop_as_nest", std::vector<c10::IValue>());
-  const int32_t failed = fourfold_program_run_steps(
-      program->program.program, inputs.data(), static_cast<int32_t>(inputs.size()), outputs.data(), &steps);
-  TORCH_CHECK_VALUE(failed != 1, fourfold_program_error());
-  if (failed != 0) return false;
-  results = std::move(last);
-  for (const auto& [state, result] : last_of) {
-    const at::Tensor& rows = running.rows[result];
-    const at::Tensor value =
-        is_series(result) ? element(rows, reverse ? 0 : rows.size(0) - 1) : results[result].toTensor();
-    results[state] = value.clone();
-  }
-  return true;
+  LoopNest nest(*this, *program, running, begin);
+  return nest.add_outputs(results) && nest.add_inputs(results) && nest.run(results);
 }
 
 Values LoopStep::run_by_operators(const Values& given) const {

@@ -39,6 +39,8 @@ struct LoopStep {
   void run(Values& values) const;
 
  private:
+  // Writes one step's results into the rows of those that are kept for all steps, which the first call allocates.
+  void keep_results(const Values& results, int64_t steps, int64_t step, std::vector<at::Tensor>& rows) const;
   // Runs the steps from `begin` on in one loop nest; false if the body isn't a single program, or has no nest.
   // `results` are those of the previous step, and become those of the last one.
   bool run_nest(const LoopRun& running, int64_t begin, Values& results) const;

@@ -24,17 +24,7 @@ Tensor call(const char* name, const char* overload, std::array<StableIValue, arg
 // Makes a product contiguous and of that dtype. Under autocast torch returns a float32 product as bfloat16. fourfold's
 // autocast rule excludes the autocast key here, but if it is set nevertheless, kernels must not read the result as
 // float32.
-Tensor expect_product(const Tensor& product, ScalarType dtype) { return prepared(product, dtype); }
-
-std::vector<int64_t> contiguous_strides(const int64_t* sizes, size_t dim) {
-  std::vector<int64_t> strides(dim);
-  int64_t stride = 1;
-  for (size_t d = dim; d-- > 0;) {
-    strides[d] = stride;
-    stride *= sizes[d] > 1 ? sizes[d] : 1;
-  }
-  return strides;
-}
+Tensor undo_autocast(const Tensor& product, ScalarType dtype) { return prepared(product, dtype); }
 
 Tensor contiguous_copy(const Tensor& x, ScalarType dtype) {
   const std::vector<int64_t> strides = contiguous_strides(x.sizes().data(), x.sizes().size());
@@ -68,11 +58,31 @@ void check_call(int32_t code, const char* what) {
   throw std::runtime_error(std::string("fourfold: ") + what + " failed; torch 2.13 or newer would say why");
 }
 
+std::string text_of(StringHandle handle) {
+  size_t length = 0;
+  const char* characters = nullptr;
+  check_call(torch_string_length(handle, &length), "the length of a string");
+  check_call(torch_string_c_str(handle, &characters), "the characters of a string");
+  std::string text(characters, length);
+  check_call(torch_delete_string(handle), "the end of a string");
+  return text;
+}
+
 Place place_of(const Tensor& x) {
   Place place;
   check_call(aoti_torch_get_device_type(x.get(), &place.type), "the device of a tensor");
   check_call(aoti_torch_get_device_index(x.get(), &place.index), "the device of a tensor");
   return place;
+}
+
+std::vector<int64_t> contiguous_strides(const int64_t* sizes, size_t dim) {
+  std::vector<int64_t> strides(dim);
+  int64_t stride = 1;
+  for (size_t d = dim; d-- > 0;) {
+    strides[d] = stride;
+    stride *= sizes[d] > 1 ? sizes[d] : 1;
+  }
+  return strides;
 }
 
 Tensor empty(Place place, const int64_t* sizes, const int64_t* strides, int64_t dim, ScalarType dtype) {
@@ -123,6 +133,18 @@ OptionalTensor prepared(const OptionalTensor& x, ScalarType dtype) {
   return x ? OptionalTensor(prepared(*x, dtype)) : std::nullopt;
 }
 
+Tensor as_rows(const Tensor& x, int64_t rows, int64_t size, ScalarType dtype) {
+  const Tensor dense = prepared(x, dtype);
+  return dense.dim() == 2 ? dense : view(dense, {rows, size});
+}
+
+Tensor unflatten_rows(const Tensor& rows, const Tensor& x, int64_t last) {
+  if (x.dim() == 2) return rows;
+  std::vector<int64_t> shape = sizes_of(x);
+  shape.back() = last;
+  return view(rows, shape);
+}
+
 OptionalTensor flat_bias(const OptionalTensor& bias, ScalarType dtype) {
   if (!bias) return std::nullopt;
   const Tensor dense = prepared(*bias, dtype);
@@ -170,11 +192,11 @@ Tensor linear(const Tensor& x, const Tensor& weights, const OptionalTensor& bias
     if (bias) copy_into(out, *bias);
     return out;
   }
-  return expect_product(call<3>("aten::linear", "", {from(x), from(weights), from(bias)}), x.scalar_type());
+  return undo_autocast(call<3>("aten::linear", "", {from(x), from(weights), from(bias)}), x.scalar_type());
 }
 
 Tensor mm(const Tensor& a, const Tensor& b) {
-  return expect_product(call<2>("aten::mm", "", {from(a), from(b)}), a.scalar_type());
+  return undo_autocast(call<2>("aten::mm", "", {from(a), from(b)}), a.scalar_type());
 }
 
 Tensor mm_transposed(const Tensor& a, const Tensor& b) { return mm(transposed(a), b); }

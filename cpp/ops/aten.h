@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "ops/check.h"
@@ -16,7 +17,13 @@ using OptionalTensor = std::optional<Tensor>;
 // Throws torch's error message if a call of its C functions failed. what: names the call.
 void check_call(int32_t code, const char* what);
 
+// The text of a string argument, which it frees. Operators take the handle itself, because torch's conversion of string
+// arguments leaks the string.
+std::string text_of(StringHandle handle);
+
 Place place_of(const Tensor& x);
+
+std::vector<int64_t> contiguous_strides(const int64_t* sizes, size_t dim);
 
 // New tensors, contiguous unless strides are given; empty() leaves them uninitialised.
 Tensor empty(Place place, Sizes sizes, ScalarType dtype);
@@ -37,6 +44,10 @@ ScalarType compute_dtype(ScalarType dtype);
 // x as a kernel argument: contiguous, in the compute dtype.
 Tensor prepared(const Tensor& x, ScalarType dtype);
 OptionalTensor prepared(const OptionalTensor& x, ScalarType dtype);
+
+// x as contiguous rows (rows, size) in that dtype; and rows (rows, last) reshaped to x's leading dimensions.
+Tensor as_rows(const Tensor& x, int64_t rows, int64_t size, ScalarType dtype);
+Tensor unflatten_rows(const Tensor& rows, const Tensor& x, int64_t last);
 
 // A bias of shape (size) or (1, size), flattened for a product; and a gradient of shape (size) in the shape of its
 // bias.

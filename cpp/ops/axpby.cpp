@@ -53,9 +53,7 @@ Tensor empty_result(const Tensor& x, const Tensor& y, ScalarType dtype) {
     if (std::equal(shape.begin(), shape.end(), sizes.begin(), sizes.end())) return empty_like(*like, dtype);
   }
   expect_countable("axpby", "the result", shape);
-  std::vector<int64_t> strides(shape.size());
-  int64_t stride = 1;
-  for (size_t d = shape.size(); d-- > 0; stride *= std::max<int64_t>(shape[d], 1)) strides[d] = stride;
+  const std::vector<int64_t> strides = contiguous_strides(shape.data(), shape.size());
   return empty(place_of(x), shape.data(), strides.data(), static_cast<int64_t>(shape.size()), dtype);
 }
 

@@ -1,12 +1,13 @@
 #include "ops/gru.h"
 
+#include "ops/cells.h"
 #include "ops/prepacked.h"
 #include "ops/registration.h"
 
 namespace fourfold {
 namespace {
 
-constexpr RecurrentCell cell{"gru", "gru_backward", 3, 4, false};
+constexpr RecurrentCell cell = describe_cell<formulas::Gru>("gru", "gru_backward");
 
 }  // namespace
 

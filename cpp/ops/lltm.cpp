@@ -1,12 +1,13 @@
 #include "ops/lltm.h"
 
+#include "ops/cells.h"
 #include "ops/prepacked.h"
 #include "ops/registration.h"
 
 namespace fourfold {
 namespace {
 
-constexpr RecurrentCell cell{"lltm", "lltm_backward", 3, 3, true};
+constexpr RecurrentCell cell = describe_cell<formulas::Lltm>("lltm", "lltm_backward");
 
 void check_parameters(
     const char* op, const RecurrentShape& shape, const Tensor& input, const Tensor& h_0, const Tensor& c_0,
@@ -105,9 +106,10 @@ Tensor lltm_prepack(const RecurrentKernels& kernels, const Tensor& weights, cons
   const int64_t hidden_size = weights.size(0) / cell.gates;
   const int64_t input_size = weights.size(1) - hidden_size;
   check_lltm_parameters(op, weights.scalar_type(), input_size, hidden_size, weights, bias);
-  return prepack_weights(kernels, cell, op, {narrow(weights, 1, hidden_size, input_size),
-                                          narrow(weights, 1, 0, hidden_size),
-                                             flat_bias(bias, weights.scalar_type()), std::nullopt});
+  return prepack_weights(
+      kernels, cell, op,
+      {narrow(weights, 1, hidden_size, input_size), narrow(weights, 1, 0, hidden_size),
+       flat_bias(bias, weights.scalar_type()), std::nullopt});
 }
 
 }  // namespace fourfold

@@ -1,12 +1,13 @@
 #include "ops/lstm.h"
 
+#include "ops/cells.h"
 #include "ops/prepacked.h"
 #include "ops/registration.h"
 
 namespace fourfold {
 namespace {
 
-constexpr RecurrentCell cell{"lstm", "lstm_backward", 4, 4, true};
+constexpr RecurrentCell cell = describe_cell<formulas::Lstm>("lstm", "lstm_backward");
 
 }  // namespace
 

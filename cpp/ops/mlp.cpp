@@ -66,25 +66,12 @@ struct Prepared {
   Tensor output_weights;
 };
 
-Tensor as_rows(const Tensor& x, int64_t rows, int64_t size, ScalarType dtype) {
-  const Tensor dense = prepared(x, dtype);
-  return dense.dim() == 2 ? dense : view(dense, {rows, size});
-}
-
 Prepared prepare(
     const MlpKernels& kernels, const MlpSizes& sizes, const Tensor& x, const Tensor& hidden_weights,
     const Tensor& output_weights) {
   const ScalarType dtype = kernels.low_precision ? x.scalar_type() : compute_dtype(x.scalar_type());
   return {sizes, place_of(x), kind_of(dtype), dtype, as_rows(x, sizes.batch, sizes.input_size, dtype),
           prepared(hidden_weights, dtype), prepared(output_weights, dtype)};
-}
-
-// Reshapes rows (batch, last) to x's leading dimensions.
-Tensor like_input(const Tensor& rows, const Tensor& x, int64_t last) {
-  if (x.dim() == 2) return rows;
-  std::vector<int64_t> shape(x.sizes().begin(), x.sizes().end());
-  shape.back() = last;
-  return view(rows, shape);
 }
 
 using Forward = std::tuple<Tensor, Tensor>;  // output, hidden
@@ -137,7 +124,7 @@ Forward mlp(
                 kernels, net, prepared(hidden_bias, net.dtype), prepared(output_bias, net.dtype), save_for_backward)
           : vendor_forward(
                 kernels, net, flat_bias(hidden_bias, net.dtype), flat_bias(output_bias, net.dtype), save_for_backward);
-  return {like_input(convert(output, x.scalar_type()), x, sizes.output_size), hidden};
+  return {unflatten_rows(convert(output, x.scalar_type()), x, sizes.output_size), hidden};
 }
 
 namespace {
@@ -229,7 +216,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> mlp_backward(
       kernels, net, as_rows(grad, sizes.batch, sizes.output_size, net.dtype), contiguous(hidden), need_x,
       need_weights);
   const Tensor grad_x = returned(need_x, grads.x, x);
-  return {need_x ? like_input(grad_x, x, sizes.input_size) : grad_x,
+  return {need_x ? unflatten_rows(grad_x, x, sizes.input_size) : grad_x,
           returned(output_mask[1], grads.hidden_weights, x),
           returned(output_mask[2], grads.hidden_bias, x, hidden_bias),
           returned(output_mask[3], grads.output_weights, x),

@@ -112,7 +112,7 @@ std::tuple<Tensor, Tensor> mlp_layers(
     }
     l = run.end;
   }
-  return {like_input(convert(current, x.scalar_type()), x, net.sizes.back()), memory};
+  return {unflatten_rows(convert(current, x.scalar_type()), x, net.sizes.back()), memory};
 }
 
 namespace {
@@ -228,7 +228,7 @@ std::tuple<Tensor, std::vector<Tensor>, std::vector<Tensor>> mlp_layers_backward
     of_biases.push_back(returned(needs.bias(l), grads.biases[l], x, biases[l]));
   }
   const Tensor of_x = returned(needs.x(), grad_x, x);
-  return {needs.x() ? like_input(of_x, x, net.sizes.front()) : of_x, of_weights, of_biases};
+  return {needs.x() ? unflatten_rows(of_x, x, net.sizes.front()) : of_x, of_weights, of_biases};
 }
 
 }  // namespace fourfold

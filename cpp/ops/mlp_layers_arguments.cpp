@@ -5,14 +5,8 @@
 namespace fourfold {
 namespace {
 
-// Takes the handle itself, because torch's conversion of string arguments leaks the string.
 Activation activation_of(const char* op, StringHandle handle) {
-  size_t length = 0;
-  const char* characters = nullptr;
-  check_call(torch_string_length(handle, &length), "the length of a string");
-  check_call(torch_string_c_str(handle, &characters), "the characters of a string");
-  const std::string name(characters, length);
-  check_call(torch_delete_string(handle), "the end of a string");
+  const std::string name = text_of(handle);
   constexpr std::string_view names[] = {"relu", "tanh", "gelu", "silu"};
   for (int k = 0; k < 4; ++k) {
     if (name == names[k]) return static_cast<Activation>(k);
@@ -55,18 +49,6 @@ void check_layer(
 }
 
 }  // namespace
-
-Tensor as_rows(const Tensor& x, int64_t rows, int64_t size, ScalarType dtype) {
-  const Tensor dense = prepared(x, dtype);
-  return dense.dim() == 2 ? dense : view(dense, {rows, size});
-}
-
-Tensor like_input(const Tensor& rows, const Tensor& x, int64_t last) {
-  if (x.dim() == 2) return rows;
-  std::vector<int64_t> shape(x.sizes().begin(), x.sizes().end());
-  shape.back() = last;
-  return view(rows, shape);
-}
 
 Network network_of(
     const char* op, const Tensor& x, const std::vector<Tensor>& weights, const std::vector<OptionalTensor>& biases,

@@ -26,10 +26,6 @@ Network network_of(
     const char* op, const Tensor& x, const std::vector<Tensor>& weights, const std::vector<OptionalTensor>& biases,
     StringHandle activation, bool low_precision);
 
-// x as contiguous rows, and rows reshaped to x's leading dimensions.
-Tensor as_rows(const Tensor& x, int64_t rows, int64_t size, ScalarType dtype);
-Tensor like_input(const Tensor& rows, const Tensor& x, int64_t last);
-
 // The size of a row of `kept`: the concatenated values of the hidden layers, or their bits; each layer begins at a
 // byte.
 int64_t kept_width(const Network& net, Keep keep);

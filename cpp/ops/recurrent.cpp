@@ -234,13 +234,12 @@ RecurrentOutputs run_forward(
           convert(outputs.kept, keeps), convert(outputs.cells, keeps)};
 }
 
-RecurrentResults run_backward(
+namespace {
+
+void check_gradients(
     const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
-    const RecurrentArguments& arguments, const RecurrentGradients& gradients, const WeightGradients& weights,
-    const RecurrentMask& mask) {
+    const RecurrentArguments& arguments, const RecurrentGradients& gradients) {
   const char* op = cell.backward_op;
-  const ScalarType dtype = dtype_of(kernels, shape, arguments.input);
-  const bool by_rows = arguments.batch_sizes.has_value();
   const Dimension rows{"rows", shape.rows()};
   const Dimension batch{"batch", shape.batch};
   const Dimension hidden{"hidden_size", shape.hidden_size};
@@ -251,7 +250,7 @@ RecurrentResults run_backward(
   expect_gradient(op, "grad_h_n", gradients.grad_h_n, {batch, hidden});
   expect_gradient(op, "grad_c_n", gradients.grad_c_n, {batch, hidden});
   expect_floating(op, "output", gradients.output);
-  if (by_rows) {
+  if (arguments.batch_sizes) {
     expect_shape(op, "output", gradients.output, {rows, hidden});
     expect_gradient(op, "grad_output", gradients.grad_output, {rows, hidden});
   } else {
@@ -262,7 +261,17 @@ RecurrentResults run_backward(
       op, {{"input", &arguments.input}, {"output", &gradients.output}, {"kept", &gradients.kept},
            {"cells", address(gradients.cells)}, {"grad_output", address(gradients.grad_output)},
            {"grad_h_n", address(gradients.grad_h_n)}, {"grad_c_n", address(gradients.grad_c_n)}});
+}
 
+}  // namespace
+
+RecurrentResults run_backward(
+    const RecurrentKernels& kernels, const RecurrentCell& cell, const RecurrentShape& shape,
+    const RecurrentArguments& arguments, const RecurrentGradients& gradients, const WeightGradients& weights,
+    const RecurrentMask& mask) {
+  check_gradients(kernels, cell, shape, arguments, gradients);
+  const ScalarType dtype = dtype_of(kernels, shape, arguments.input);
+  const bool by_rows = arguments.batch_sizes.has_value();
   const Prepared p = prepare(kernels, shape, arguments);
   const Place place = p.layer.place;
   const Tensor output = prepared(gradients.output, dtype);

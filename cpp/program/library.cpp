@@ -9,6 +9,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "program/grid_call.h"
 #include "program/layout.h"
@@ -253,12 +254,6 @@ Kind kind_of(int32_t dtype) {
   throw std::invalid_argument("program: expected a dtype that programs support, but got torch's number " + std::to_string(dtype));
 }
 
-std::vector<int32_t> backend_types() {
-  std::vector<int32_t> types;
-  for (const auto& [type, backend] : backends()) types.push_back(type);
-  return types;
-}
-
 void set_error(const char* message) { reason = message; }
 
 BackendRegistration::BackendRegistration(int32_t device_type, const Backend& backend) { backends()[device_type] = &backend; }
@@ -352,9 +347,12 @@ int32_t fourfold_program_layout_of_steps(
 }
 
 int32_t fourfold_program_backends(int32_t* device_types, int32_t most) {
-  const auto types = backend_types();
-  std::copy_n(types.begin(), std::min<size_t>(types.size(), static_cast<size_t>(most)), device_types);
-  return static_cast<int32_t>(types.size());
+  int32_t count = 0;
+  for (const auto& [type, backend] : backends()) {
+    if (count < most) device_types[count] = type;
+    ++count;
+  }
+  return count;
 }
 
 const char* fourfold_program_error() { return reason.c_str(); }

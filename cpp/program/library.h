@@ -4,7 +4,6 @@
 #include <fourfold/program.h>
 
 #include <memory>
-#include <vector>
 
 #include "program/backend.h"
 
@@ -28,9 +27,6 @@ std::unique_ptr<const Prepared> prepare(
 
 // The backend of a device type, by its number in torch. Throws std::invalid_argument if there is none.
 const Backend& backend_of(int32_t device_type);
-
-// The device types of all backends.
-std::vector<int32_t> backend_types();
 
 // The Kind of a dtype, by its number in torch. Throws std::invalid_argument if programs don't support it.
 Kind kind_of(int32_t dtype);

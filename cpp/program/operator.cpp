@@ -23,16 +23,6 @@ constexpr size_t most_programs = 4096;
 
 using Program = std::shared_ptr<fourfold_program>;
 
-std::string text_of(StringHandle handle) {
-  size_t length = 0;
-  const char* characters = nullptr;
-  check_call(torch_string_length(handle, &length), "the length of a string");
-  check_call(torch_string_c_str(handle, &characters), "the characters of a string");
-  std::string text(characters, length);
-  check_call(torch_delete_string(handle), "the end of a string");
-  return text;
-}
-
 Program program_of(std::string text, Place place) {
   static std::mutex mutex;
   static std::map<std::tuple<int32_t, int32_t, std::string>, Program> programs;

@@ -27,7 +27,6 @@
 namespace fourfold::program {
 namespace {
 
-constexpr size_t most_axes = 24;
 constexpr size_t most_values = 4096;
 constexpr size_t most_tensors = 256;  // inputs, and likewise outputs
 constexpr size_t longest = 60;        // characters of a word that an error quotes

@@ -6,6 +6,7 @@
 // An output may be the sum of each column over all rows.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -17,6 +18,8 @@
 namespace fourfold::program {
 
 enum class Level : uint8_t { number, row, element, column };  // column: an output that sums over the rows
+
+inline constexpr size_t most_axes = 24;  // of a program
 
 // The axes that one dimension of a tensor merges, outermost first; none for a dimension of size 1.
 using Dim = std::vector<int>;

@@ -23,7 +23,10 @@ PATHS = {
 }
 REFUSED = {
     "quick": ("fourfold: expected FOURFOLD_GPU_PATH to be persistent, step, vendor or fused, but got quick", "gru(65)"),
-    "persistent": ("fourfold: expected a layer that one launch can take, as FOURFOLD_GPU_PATH=persistent", "gru(65)"),
+    "persistent": (
+        "fourfold: expected a layer that runs in one launch, because FOURFOLD_GPU_PATH=persistent is set",
+        "gru(65)",
+    ),
     "fused": ("mlp: expected at most 128 inputs, hidden units and outputs, as FOURFOLD_GPU_PATH=fused", "mlp(129)"),
 }
 CALLS = """

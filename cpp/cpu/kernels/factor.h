@@ -67,7 +67,7 @@ struct Factor<Bfloat16Pair> {
     return reinterpret_cast<Vector>(_mm512_loadu_si512(from));
   }
   static FOURFOLD_FN Vector load_some(const Bfloat16Pair* from, int64_t count) {
-    return reinterpret_cast<Vector>(_mm512_maskz_loadu_epi32(static_cast<__mmask16>((1u << count) - 1), from));
+    return reinterpret_cast<Vector>(_mm512_maskz_loadu_epi32(first_lanes(count), from));
   }
   static FOURFOLD_FN Vector broadcast(const Bfloat16Pair* from) {
     int bits;
@@ -96,8 +96,6 @@ FOURFOLD_FN void store_lanes(S* to, const Vectorized<S>& v, int64_t count) {
 }
 
 #if defined(__AVX512BF16__)
-FOURFOLD_FN __mmask16 first_lanes(int64_t count) { return static_cast<__mmask16>((1u << count) - 1); }
-
 FOURFOLD_FN Vectorized<float> load_lanes(const c10::BFloat16* from, int64_t count) {
   const __m256i bits = _mm256_maskz_loadu_epi16(first_lanes(count), from);
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));

@@ -8,12 +8,11 @@
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 
 #if defined(CPU_CAPABILITY_AVX512)
-FOURFOLD_FN __mmask16 first_of_16(int64_t count) { return static_cast<__mmask16>((1u << count) - 1); }
 FOURFOLD_FN void store_mask(uint8_t* to, Mask mask, int64_t count) {
-  _mm_mask_storeu_epi8(to, first_of_16(count), _mm_maskz_set1_epi8(mask, 1));
+  _mm_mask_storeu_epi8(to, first_lanes(count), _mm_maskz_set1_epi8(mask, 1));
 }
 FOURFOLD_FN Mask load_mask(const uint8_t* from, int64_t count) {
-  const __m128i bytes = _mm_maskz_loadu_epi8(first_of_16(count), from);
+  const __m128i bytes = _mm_maskz_loadu_epi8(first_lanes(count), from);
   return _mm_test_epi8_mask(bytes, bytes);
 }
 FOURFOLD_FN Mask all_or_none(bool all) { return all ? 0xffff : 0; }

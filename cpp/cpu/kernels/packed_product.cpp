@@ -60,11 +60,12 @@ void multiply_wide(const PackedProduct& job, int64_t first_panel, int64_t last_p
 }  // namespace
 
 void pack_matrix(
-    Kind kind, Panels panels, const void* b, int64_t row, int64_t column, int64_t depth, int64_t columns, void* packed) {
+    Kind kind, PanelWidth panels, const void* b, int64_t row, int64_t column, int64_t depth, int64_t columns,
+    void* packed) {
   visit_compute(kind, [&](auto s) {
     using S = decltype(s);
     const auto* from = static_cast<const S*>(b);
-    if (panels == Panels::wide) {
+    if (panels == PanelWidth::wide) {
       pack_wide(from, row, column, depth, columns, static_cast<S*>(packed));
     } else if (column == 1) {
       pack(Rows<const S>{from, row}, depth, columns, static_cast<S*>(packed));
@@ -80,12 +81,12 @@ int64_t packed_bytes(Kind kind, int64_t depth, int64_t columns) {
   return bytes;
 }
 
-Panels panels_for_rows(int64_t rows) { return rows <= most_rows<wide> ? Panels::wide : Panels::of_a_vector; }
+PanelWidth panels_for_rows(int64_t rows) { return rows <= most_rows<wide> ? PanelWidth::wide : PanelWidth::one_vector; }
 
-int64_t panels_of_columns(Kind kind, Panels panels, int64_t columns) {
+int64_t panels_of_columns(Kind kind, PanelWidth panels, int64_t columns) {
   int64_t count = 0;
   visit_compute(kind, [&](auto s) {
-    count = panels == Panels::wide ? wide_panels_of<decltype(s)>(columns) : panels_of<decltype(s)>(columns);
+    count = panels == PanelWidth::wide ? wide_panels_of<decltype(s)>(columns) : panels_of<decltype(s)>(columns);
   });
   return count;
 }
@@ -93,7 +94,7 @@ int64_t panels_of_columns(Kind kind, Panels panels, int64_t columns) {
 void multiply_packed(const PackedProduct& job, int64_t first_panel, int64_t last_panel) {
   visit_compute(job.kind, [&](auto s) {
     using S = decltype(s);
-    if (job.panels == Panels::wide) return multiply_wide<S>(job, first_panel, last_panel);
+    if (job.panels == PanelWidth::wide) return multiply_wide<S>(job, first_panel, last_panel);
     const Addend<S> addend{
         Rows<const S>{static_cast<const S*>(job.a2), job.a2_row}, job.a2_column, static_cast<const S*>(job.packed2),
         job.depth2};

@@ -8,13 +8,13 @@ namespace fourfold::cpu {
 
 // The width of the matrix's panels: one vector for any number of rows, eight for few rows. Few rows are bound by
 // reading the matrix, which is fastest as one stream.
-enum class Panels { of_a_vector, wide };
+enum class PanelWidth { one_vector, wide };
 
 // out = start + a b, or start + a b + a2 b2 in one pass (not with wide panels). Strides count elements. Rows of start
 // and out are contiguous.
 struct PackedProduct {
   Kind kind;
-  Panels panels;
+  PanelWidth panels;
   int64_t rows;
   int64_t depth;
   int64_t columns;
@@ -35,12 +35,13 @@ struct PackedProduct {
 
 // Packs b (depth, columns); one of its strides is 1.
 using PackMatrixKernel = void(
-    Kind kind, Panels panels, const void* b, int64_t row, int64_t column, int64_t depth, int64_t columns, void* packed);
+    Kind kind, PanelWidth panels, const void* b, int64_t row, int64_t column, int64_t depth, int64_t columns,
+    void* packed);
 using PackedBytesKernel = int64_t(Kind kind, int64_t depth, int64_t columns);
-// The kind of panels for products of `rows` rows.
-using PanelsForRowsKernel = Panels(int64_t rows);
+// The width of the panels for products of `rows` rows.
+using PanelsForRowsKernel = PanelWidth(int64_t rows);
 // The number of panels, which threads can share.
-using PanelsKernel = int64_t(Kind kind, Panels panels, int64_t columns);
+using PanelsKernel = int64_t(Kind kind, PanelWidth panels, int64_t columns);
 using MultiplyPackedKernel = void(const PackedProduct& job, int64_t first_panel, int64_t last_panel);
 
 FOURFOLD_CPU_KERNEL(pack_matrix, PackMatrixKernel)

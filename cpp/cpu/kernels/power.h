@@ -1,13 +1,13 @@
-// pow and hypot for a vector.
+// pow for a vector.
 //
 // float: |x|^y = 2^(y log2|x|) in double. log2|x| = k + log2(c) + log2(z / c) for |x| = 2^k z and one of 16 c near z,
 // whose reciprocals have 9 bits, so that z / c - 1 is exact; minimax polynomials for log2(1 + r), |r| <= 0.0315, by
 // linear programming, and for 2^r, |r| <= 1/2, by Remez' algorithm, of relative errors 6.3e-12 and 1.9e-9. Without AVX2
-// pow of float is the C library's. Bounds in ulp, tested over random floats: pow 0.6, hypot 1.1.
+// pow of float is the C library's. Bound in ulp, tested over random floats: 0.6.
 //
 // double: x^y = exp(y log x), log x a sum of two numbers with a relative error of 2^-65: 2 s + s³ (2/3 + s² Q(s²)) of
 // s = (m - 1) / (m + 1), x = 2^e m, Q a minimax polynomial (Remez' algorithm, coefficients rounded one by one, relative
-// error of the whole 7.7e-23). Bound in ulp, tested over random numbers: 1.1. hypot is the C library's.
+// error of the whole 7.7e-23). Bound in ulp, tested over random numbers: 1.1.
 #pragma once
 
 #include "cpu/kernels/exponential.h"
@@ -180,25 +180,6 @@ FOURFOLD_FN Vectorized<S> pow(const Vectorized<S>& x, const Vectorized<S>& y) {
   }
 #endif
   return by_lane([](S v, S w) { return std::pow(v, w); }, x, y);
-}
-
-// The square root halves the relative error of the sum.
-template <typename S>
-FOURFOLD_FN Vectorized<S> hypot(const Vectorized<S>& x, const Vectorized<S>& y) {
-  if constexpr (by_library<S> || std::is_same_v<S, double>) {
-    return by_lane([](S v, S w) { return std::hypot(v, w); }, x, y);
-  } else {
-    const Floats a = x.abs(), b = y.abs(), one(1.0f);
-    const Mask steep = less(a, b);
-    const Floats larger = choose(steep, b, a), smaller = choose(steep, a, b);
-    const Mask large = less(Floats(0x1p60f), larger), small = less(larger, Floats(0x1p-60f));
-    const Floats factor = choose(large, Floats(0x1p-90f), choose(small, Floats(0x1p90f), one));
-    const Floats back = choose(large, Floats(0x1p90f), choose(small, Floats(0x1p-90f), one));
-    const Floats p = larger * factor, q = smaller * factor;
-    const Floats result = at::vec::fmadd(p, p, q * q).sqrt() * back;
-    const Mask infinite = equal(a, Floats(infinity)) | equal(b, Floats(infinity));
-    return choose(infinite, Floats(infinity), result);
-  }
 }
 
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

@@ -23,6 +23,11 @@ using Compute = std::conditional_t<std::is_same_v<T, double>, double, float>;
 template <typename T>
 using Vec = Vectorized<Compute<T>>;
 
+#if defined(CPU_CAPABILITY_AVX512)
+// The mask of the first `count` of 16 lanes.
+FOURFOLD_FN __mmask16 first_lanes(int64_t count) { return static_cast<__mmask16>((1u << count) - 1); }
+#endif
+
 // A step is one register of T, and one or two vectors of its compute type.
 template <typename T>
 inline constexpr int64_t step_size = Vectorized<T>::size();

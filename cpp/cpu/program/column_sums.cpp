@@ -25,7 +25,7 @@ int64_t ColumnSums::chunks_of(int64_t rows) {
 }
 
 ColumnSums::ColumnSums(const program::Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
-               const program::Tensor* outputs)
+                       const program::Tensor* outputs)
     : program_(program), schedule_(schedule), sizes_(sizes), outputs_(outputs) {
   if (empty()) return;
   int64_t rows = 1;
@@ -43,8 +43,6 @@ double* ColumnSums::begin(int64_t chunk) {
   std::fill_n(sums, each_, 0.0);
   return sums;
 }
-
-void ColumnSums::Free::operator()(double* memory) const { release(memory); }
 
 void ColumnSums::finish() {
   if (empty() || columns_ == 0) return;

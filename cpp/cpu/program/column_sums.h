@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "cpu/memory.h"
 #include "cpu/program/schedule.h"
 #include "program/layout.h"
 
@@ -14,7 +15,7 @@ namespace fourfold::cpu {
 class ColumnSums {
  public:
   ColumnSums(const program::Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
-         const program::Tensor* outputs);
+             const program::Tensor* outputs);
 
   // The number of chunks of `rows` rows.
   static int64_t chunks_of(int64_t rows);
@@ -28,10 +29,6 @@ class ColumnSums {
   void finish();
 
  private:
-  struct Free {
-    void operator()(double* memory) const;
-  };
-
   void put(double* sums, int output) const;
 
   const program::Program& program_;
@@ -42,7 +39,7 @@ class ColumnSums {
   int64_t rows_of_chunk_ = 0;
   int64_t chunks_ = 1;
   int64_t each_ = 0;  // sums in a chunk
-  std::unique_ptr<double, Free> sums_;
+  std::unique_ptr<double, Release> sums_;
 };
 
 }  // namespace fourfold::cpu

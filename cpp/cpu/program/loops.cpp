@@ -42,12 +42,8 @@ constexpr int64_t most_interleaved = 8;
 
 char digit(int64_t number) { return static_cast<char>('0' + number); }
 
-struct Free {
-  void operator()(char* memory) const { release(memory); }
-};
-
-std::unique_ptr<char, Free> scratch(int64_t bytes) {
-  return std::unique_ptr<char, Free>(bytes == 0 ? nullptr : static_cast<char*>(allocate(bytes, 1)));
+std::unique_ptr<char, Release> scratch(int64_t bytes) {
+  return std::unique_ptr<char, Release>(bytes == 0 ? nullptr : static_cast<char*>(allocate(bytes, 1)));
 }
 
 // Calls a nest's functions on one set of arguments.

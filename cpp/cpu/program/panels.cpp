@@ -4,7 +4,8 @@
 
 namespace fourfold::cpu {
 
-Panels::Panels(const Space& space, const std::vector<PanelTensor>& tensors, int64_t rows, int64_t columns)
+TransposedPanels::TransposedPanels(
+    const Space& space, const std::vector<PanelTensor>& tensors, int64_t rows, int64_t columns)
     : space_(space), each_(rows * columns) {
   for (const PanelTensor& tensor : tensors) {
     if (space.lies_across(tensor.slot) && each_ * tensor.size <= most_bytes) tensors_.push_back({tensor, 0});
@@ -14,10 +15,12 @@ Panels::Panels(const Space& space, const std::vector<PanelTensor>& tensors, int6
   }
 }
 
-int64_t Panels::bytes() const { return empty() ? 0 : tensors_.back().begin + each_ * tensors_.back().tensor.size; }
+int64_t TransposedPanels::bytes() const {
+  return empty() ? 0 : tensors_.back().begin + each_ * tensors_.back().tensor.size;
+}
 
 template <typename F>
-void Panels::for_tiles(bool outputs, const F& f) const {
+void TransposedPanels::for_tiles(bool outputs, const F& f) const {
   for (const Panel& panel : tensors_) {
     if (panel.tensor.is_output != outputs) continue;
     const int64_t offset = space_.offset(panel.tensor.slot, row_ * space_.row() + column_);
@@ -25,14 +28,14 @@ void Panels::for_tiles(bool outputs, const F& f) const {
   }
 }
 
-void Panels::enter(int64_t row, int64_t rows, int64_t column, int64_t columns) {
+void TransposedPanels::enter(int64_t row, int64_t rows, int64_t column, int64_t columns) {
   row_ = row, rows_ = rows, column_ = column, columns_ = columns;
   for_tiles(false, [&](const PanelTensor& tensor, char* panel, const char* data, int64_t step) {
     transpose_tile(tensor.size, data, step, panel, columns_, rows_, columns_);
   });
 }
 
-char* Panels::find(int slot, int64_t at) const {
+char* TransposedPanels::find(int slot, int64_t at) const {
   for (const Panel& panel : tensors_) {
     if (panel.tensor.slot != slot) continue;
     const int64_t row = at / space_.row();
@@ -42,7 +45,7 @@ char* Panels::find(int slot, int64_t at) const {
   return nullptr;
 }
 
-void Panels::leave() const {
+void TransposedPanels::leave() const {
   for_tiles(true, [&](const PanelTensor& tensor, const char* panel, char* data, int64_t step) {
     transpose_tile(tensor.size, panel, columns_, data, step, columns_, rows_);
   });

@@ -17,13 +17,13 @@ struct PanelTensor {
 };
 
 // For a space whose rows are those of its innermost axis.
-class Panels {
+class TransposedPanels {
  public:
   static constexpr int64_t most_rows = 32;
   static constexpr int64_t most_bytes = 1 << 19;  // of one tensor's panel: the size of L2 caches
 
   // rows and columns: the maximum size of a panel. Tensors that aren't transposed have no panel.
-  Panels(const Space& space, const std::vector<PanelTensor>& tensors, int64_t rows, int64_t columns);
+  TransposedPanels(const Space& space, const std::vector<PanelTensor>& tensors, int64_t rows, int64_t columns);
 
   bool empty() const { return tensors_.empty(); }
   int64_t bytes() const;

@@ -15,13 +15,9 @@ using program::Tensor;
 // The multiply-adds that justify another thread and its barrier after each stage of a step.
 constexpr int64_t worth_a_thread = 1 << 17;
 
-struct Free {
-  void operator()(char* memory) const { release(memory); }
-};
-
 // b: (depth, columns), or a batch of them.
 struct PackedMatrix {
-  PackedMatrix(const Tensor& b, Panels panels)
+  PackedMatrix(const Tensor& b, PanelWidth panels)
       : kind(b.kind), batch(b.dim == 3 ? b.sizes[0] : 1), depth(b.sizes[b.dim - 2]), columns(b.sizes[b.dim - 1]),
         bytes(packed_bytes(kind, depth, columns)),
         packed(static_cast<char*>(allocate(std::max<int64_t>(1, batch * bytes), 1))) {
@@ -37,7 +33,7 @@ struct PackedMatrix {
   int64_t depth;
   int64_t columns;
   int64_t bytes;
-  std::unique_ptr<char, Free> packed;
+  std::unique_ptr<char, Release> packed;
 };
 
 bool lies_side_by_side(const Tensor& tensor) {
@@ -46,7 +42,7 @@ bool lies_side_by_side(const Tensor& tensor) {
 
 class PackedProducts final : public program::Product {
  public:
-  PackedProducts(const Tensor* b, int count, Panels panels) : panels_(panels) {
+  PackedProducts(const Tensor* b, int count, PanelWidth panels) : panels_(panels) {
     for (int k = 0; k < count; ++k) matrices_.emplace_back(b[k], panels);
   }
 
@@ -107,7 +103,7 @@ class PackedProducts final : public program::Product {
   const PackedMatrix& first() const { return matrices_[0]; }
   int64_t panels() const { return panels_of_columns(first().kind, panels_, first().columns); }
 
-  const Panels panels_;
+  const PanelWidth panels_;
   std::vector<PackedMatrix> matrices_;
 };
 
@@ -119,11 +115,11 @@ bool can_be_packed(const Tensor& b) {
 }  // namespace
 
 std::unique_ptr<const program::Product> product_with(const Tensor* b, int count, int64_t rows) {
-  const Panels panels = panels_for_rows(rows);
+  const PanelWidth panels = panels_for_rows(rows);
   if (!std::all_of(b, b + count, can_be_packed)) return nullptr;
   if (count > 1) {
     const bool are_alike = b[0].dim == 2 && b[1].dim == 2 && b[0].kind == b[1].kind && b[0].sizes[1] == b[1].sizes[1];
-    if (!are_alike || panels == Panels::wide) return nullptr;
+    if (!are_alike || panels == PanelWidth::wide) return nullptr;
   }
   return std::make_unique<PackedProducts>(b, count, panels);
 }

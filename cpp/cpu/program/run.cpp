@@ -149,7 +149,7 @@ void use_panels(Call& call, bool by_rows) {
   const int64_t row = call.elements.row();
   if (call.program.has_rows) {
     if (by_rows && row == call.columns) call.panel_columns = call.columns;
-  } else if (call.columns / row >= Panels::most_rows * torch_threads()) {
+  } else if (call.columns / row >= TransposedPanels::most_rows * torch_threads()) {
     call.row_count = call.columns / row;
     call.columns = row;
     call.panel_columns = std::min(row, panel_columns);

@@ -75,13 +75,13 @@ int64_t Space::locate(size_t tensor, int64_t at, int64_t* index) const {
 }
 
 int64_t Space::offset(size_t tensor, int64_t at) const {
-  int64_t index[most_axes];
+  int64_t index[program::most_axes];
   return locate(tensor, at, index);
 }
 
 Space::Run Space::find(size_t tensor, int64_t at, int64_t count) const {
   if (dense_[tensor] || numel_ == 0) return {at, 1};
-  int64_t index[most_axes];
+  int64_t index[program::most_axes];
   const int64_t offset = locate(tensor, at, index);
   const int64_t inner = stride(tensor, axes_ - 1);
   if (index[axes_ - 1] + count <= size_[axes_ - 1] && (inner == 0 || inner == 1)) return {offset, inner};
@@ -93,7 +93,7 @@ Space::Run Space::find(size_t tensor, int64_t at, int64_t count) const {
 template <typename F>
 void Space::for_pieces(size_t tensor, int64_t at, int64_t count, const F& f) const {
   if (axes_ == 0) return f(int64_t(0), int64_t(1), count);
-  int64_t index[most_axes];
+  int64_t index[program::most_axes];
   int64_t offset = locate(tensor, at, index);
   const int last = axes_ - 1;
   while (count > 0) {

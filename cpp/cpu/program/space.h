@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "program/program.h"
+
 namespace fourfold::cpu {
 
 class Space {
@@ -40,7 +42,6 @@ class Space {
   void scatter(size_t tensor, const void* from, int64_t size, int64_t at, int64_t count, void* data) const;
 
  private:
-  static constexpr int most_axes = 24;
   static constexpr int64_t few_across = 8;
 
   int64_t stride(size_t tensor, int axis) const { return strides_[tensor * axes_ + axis]; }
@@ -50,7 +51,7 @@ class Space {
 
   int axes_ = 0;
   int64_t numel_ = 1;
-  int64_t size_[most_axes];
+  int64_t size_[program::most_axes];
   std::vector<int64_t> strides_;
   std::vector<bool> dense_;
 };

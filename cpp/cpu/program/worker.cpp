@@ -9,8 +9,6 @@ namespace fourfold::cpu {
 using program::Level;
 using program::Type;
 
-void Worker::Free::operator()(char* memory) const { release(memory); }
-
 Worker::Worker(const Call& call, const Worker* shared)
     : call_(call), plan_(call.schedule), slots_(plan_.slots.size()), own_(plan_.slots.size()), scratch_(plan_.slots.size()),
       overwrites_(plan_.slots.size()),

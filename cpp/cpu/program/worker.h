@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "cpu/memory.h"
 #include "cpu/program/panels.h"
 #include "cpu/program/schedule.h"
 #include "cpu/program/space.h"
@@ -29,7 +30,9 @@ struct Call {
     const int count = static_cast<int>(program.inputs.size());
     return slot < count ? inputs[slot] : outputs[slot - count];
   }
-  int64_t rows_of_panel() const { return panel_columns == 0 ? rows_of_block() : std::max(rows_of_block(), Panels::most_rows); }
+  int64_t rows_of_panel() const {
+    return panel_columns == 0 ? rows_of_block() : std::max(rows_of_block(), TransposedPanels::most_rows);
+  }
   int64_t rows_of_block() const { return columns > lanes / 2 ? 1 : std::max<int64_t>(1, lanes / std::max<int64_t>(1, columns)); }
 };
 
@@ -58,10 +61,6 @@ class Worker {
   void run_elements(const Stage& stage, int64_t at, int64_t columns, int64_t offset);
 
  private:
-  struct Free {
-    void operator()(char* memory) const;
-  };
-
   // The tensors that panels may hold; empty without panels.
   std::vector<PanelTensor> tensors_across() const;
   bool find_in_panels(int slot, int64_t at);
@@ -96,8 +95,8 @@ class Worker {
   std::vector<char*> scratch_;  // for tensors that aren't contiguous, or that overwrite an input
   std::vector<bool> overwrites_;
   std::vector<int> materialized_;
-  Panels panels_;
-  std::unique_ptr<char, Free> memory_;
+  TransposedPanels panels_;
+  std::unique_ptr<char, Release> memory_;
   Frame frame_{};
   int64_t first_row_ = 0;
 };
