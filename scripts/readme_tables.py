@@ -197,8 +197,12 @@ def origin(facts: dict[str, Any]) -> str:
         machine = f"{card['name']}, driver {card['driver'] or 'unknown'}, CUDA {card['cuda']}, cuDNN {card['cudnn']}"
     return (
         f"Medians of {facts['repeats']} interleaved samples; {machine}; torch {facts['torch']}, fourfold "
-        f"{facts['fourfold']}; load average {facts['load_average']:.2f}.{noisy}{trial}\n"
+        f"{facts['fourfold']}; load average {load_words(facts)}.{noisy}{trial}\n"
     )
+
+
+def load_words(facts: dict[str, Any]) -> str:
+    return "unknown" if facts["load_average"] is None else f"{facts['load_average']:.2f}"
 
 
 def line(row: dict[str, Any], phases: list[str]) -> str:
@@ -238,7 +242,7 @@ def files_table(contents: dict[str, Any]) -> str:
     noisy = " The machine was busy: use the ratios, not the times." if facts["noisy"] else ""
     lines.append(
         f"\nMedians of 3 fresh processes, one thread; {facts['processor']}; torch {facts['torch']}, fourfold "
-        f"{facts['fourfold']}; load average {facts['load_average']:.2f}.{noisy}\n"
+        f"{facts['fourfold']}; load average {load_words(facts)}.{noisy}\n"
     )
     return "\n".join(lines)
 
