@@ -4,6 +4,7 @@ Python and its packages: no compiler on PATH, no HOME, no writable directory."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -101,11 +102,11 @@ def take(where: Surroundings, request: Request, started: Start) -> tuple[Samples
             else:
                 samples.setdefault(way, []).append(found)
 
-        uncounted = 0 if request.quick else 1
         for repeat in range(1 if request.quick else 1 + REPEATS):
             for way in in_turn(WAYS, repeat):
                 sample(way, tempfile.mkdtemp(dir=folder))
-        samples = {way: found[uncounted:] for way, found in samples.items()}
+            if repeat == 0 and not request.quick:
+                samples.clear()
         for _ in range(0 if "inductor" in request.skip else INDUCTOR_REPEATS):
             cache = tempfile.mkdtemp(dir=folder)
             for way in (INDUCTOR, FILLED):
@@ -125,7 +126,7 @@ def start(where: Surroundings, backend: str, folder: str, module: str = "benchma
 
 def last_error(text: str) -> str:
     """The line of a traceback that names the error; torch writes advice after it."""
-    lines = [line for line in text.splitlines() if line[:1].isalpha() and "Error: " in line or "Exception: " in line]
+    lines = [line for line in text.splitlines() if re.match(r"[\w.]+(Error|Exception): ", line)]
     return (lines or text.strip().splitlines() or [""])[-1]
 
 

@@ -48,8 +48,7 @@ def tables(request: Request) -> Iterator[Report]:
     with tempfile.TemporaryDirectory() as folder, pinned_threads(1):
         program = cpp_program(Path(folder) / "cpp")
         for name in request.kinds or (tuple(MODELS)[2:] if request.quick else tuple(MODELS)):
-            own = Path(folder) / str(len(name))
-            own.mkdir()
+            own = Path(tempfile.mkdtemp(dir=folder))
             yield report(name, own, program, request)
             shutil.rmtree(own)
 

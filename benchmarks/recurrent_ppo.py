@@ -121,7 +121,10 @@ class Rollout:
         self.fields = {name: part.view(shapes[name]) for name, part in zip(shapes, parts, strict=True)}
 
     def __getattr__(self, name: str) -> Tensor:
-        return self.fields[name]
+        try:
+            return vars(self)["fields"][name]  # not self.fields: copies have none at first
+        except KeyError:
+            raise AttributeError(f"a rollout has no {name}") from None
 
     def advantages(self) -> Tensor:
         """Generalised advantage estimates, (steps, environments)."""

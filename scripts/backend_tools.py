@@ -202,12 +202,19 @@ set(CMAKE_SHARED_LINKER_FLAGS_INIT "-F '{headers}'")
     return file
 
 
-def nvcc() -> Path:
-    """The nvcc that CMake would find, or else NVIDIA's Python packages."""
+def nvcc_of_toolkit() -> Path | None:
+    """The nvcc that CMake would find."""
     named = os.environ.get("CUDACXX") or shutil.which("nvcc")
     for place in (named, "/usr/local/cuda/bin/nvcc"):
         if place and Path(place).exists():
             return Path(place)
+    return None
+
+
+def nvcc() -> Path:
+    """The toolkit's nvcc, or else NVIDIA's Python packages."""
+    if found := nvcc_of_toolkit():
+        return found
     packages = WORK / "nvcc"
     try:
         python_packages(packages, NVCC)
@@ -222,7 +229,8 @@ def nvcc() -> Path:
 
 def cuobjdump(fetch: bool = True) -> Path:
     """The toolkit's cuobjdump, or else NVIDIA's Python packages: a toolkit may come without it."""
-    found = shutil.which("cuobjdump") or shutil.which("cuobjdump", path=nvcc().resolve().parent)
+    nvcc = nvcc_of_toolkit()
+    found = shutil.which("cuobjdump") or (nvcc and shutil.which("cuobjdump", path=nvcc.resolve().parent))
     if found and shutil.which("nvdisasm", path=Path(found).resolve().parent):
         return Path(found)
     packages = WORK / "cuobjdump"

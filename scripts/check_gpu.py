@@ -73,8 +73,10 @@ def installed(context: Context) -> tuple[str, float]:
 
 
 def sources() -> list[Path]:
+    """The Makefile's BUILD_INPUTS."""
     folders = ("cmake", "cpp", "cuda", "hip", "metal")
-    return [ROOT / "CMakeLists.txt", *(f for name in folders for f in (ROOT / name).rglob("*") if f.is_file())]
+    files = [ROOT / name for name in ("CMakeLists.txt", "pyproject.toml", "scripts/bitcode.py")]
+    return [*files, *(f for name in folders for f in (ROOT / name).rglob("*") if f.is_file())]
 
 
 def tests(context: Context) -> Iterator[Outcome]:

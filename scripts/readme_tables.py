@@ -22,6 +22,7 @@ import json
 import re
 import statistics
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -197,8 +198,12 @@ def origin(facts: dict[str, Any]) -> str:
         machine = f"{card['name']}, driver {card['driver'] or 'unknown'}, CUDA {card['cuda']}, cuDNN {card['cudnn']}"
     return (
         f"Medians of {facts['repeats']} interleaved samples; {machine}; torch {facts['torch']}, fourfold "
-        f"{facts['fourfold']}; load average {facts['load_average']:.2f}.{noisy}{trial}\n"
+        f"{facts['fourfold']}; load average {load_words(facts)}.{noisy}{trial}\n"
     )
+
+
+def load_words(facts: dict[str, Any]) -> str:
+    return "unknown" if facts["load_average"] is None else f"{facts['load_average']:.2f}"
 
 
 def line(row: dict[str, Any], phases: list[str]) -> str:
@@ -238,7 +243,7 @@ def files_table(contents: dict[str, Any]) -> str:
     noisy = " The machine was busy: use the ratios, not the times." if facts["noisy"] else ""
     lines.append(
         f"\nMedians of 3 fresh processes, one thread; {facts['processor']}; torch {facts['torch']}, fourfold "
-        f"{facts['fourfold']}; load average {facts['load_average']:.2f}.{noisy}\n"
+        f"{facts['fourfold']}; load average {load_words(facts)}.{noisy}\n"
     )
     return "\n".join(lines)
 
@@ -253,22 +258,19 @@ def with_tables(text: str) -> str:
         )
         return match[1] + "".join(f"\n{table(read(file))}\n" for file in files) + match[3]
 
-    def targets_replaced(match: re.Match[str]) -> str:
-        file = ROOT / match[2]
-        return match[1] + (f"\n{target_table(read(file))}\n" if file.exists() else "") + match[3]
+    def replaced_by(table_of: Callable[[dict[str, Any]], str]) -> Callable[[re.Match[str]], str]:
+        """By the table of a file's contents, or by nothing if there is no such file."""
 
-    def recurrences_replaced(match: re.Match[str]) -> str:
-        file = ROOT / match[2]
-        return match[1] + (f"\n{recurrence_table(read(file))}\n" if file.exists() else "") + match[3]
+        def replaced(match: re.Match[str]) -> str:
+            file = ROOT / match[2]
+            return match[1] + (f"\n{table_of(read(file))}\n" if file.exists() else "") + match[3]
 
-    def files_replaced(match: re.Match[str]) -> str:
-        file = ROOT / match[2]
-        return match[1] + (f"\n{files_table(read(file))}\n" if file.exists() else "") + match[3]
+        return replaced
 
-    text = FILES.sub(files_replaced, RECURRENCES.sub(recurrences_replaced, text))
+    text = FILES.sub(replaced_by(files_table), RECURRENCES.sub(replaced_by(recurrence_table), text))
     text = LIST.sub(lambda match: match[1] + suite_table() + match[2], text)
     text = ROWS.sub(lambda match: f"{match[1]}\n{figures()}\n{match[2]}", text)
-    return FOLDER.sub(all_replaced, TARGETS.sub(targets_replaced, TABLE.sub(replaced, text)))
+    return FOLDER.sub(all_replaced, TARGETS.sub(replaced_by(target_table), TABLE.sub(replaced, text)))
 
 
 def read(file: Path) -> dict[str, Any]:

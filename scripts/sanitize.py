@@ -22,7 +22,8 @@ from backend_tools import ROOT, output, run
 # Deselected: tests of 64-bit indices need all memory; compiled graphs start compilers, which would run under the
 # sanitizer too; gradcheck repeats the calls of other tests a thousand times.
 EVERYTHING = (
-    *("test_values.py", "test_gradients.py", "test_errors.py", "test_program.py"),
+    *("test_values.py", "test_gradients.py", "test_errors.py"),
+    *("test_program.py", "test_program_layouts.py", "test_program_errors.py"),
     *("test_refused_models.py", "test_trusted_arguments.py"),
 )
 NOT = "not 64_bit and not captured and not compiled and not gradcheck"
@@ -32,6 +33,8 @@ OF_A_LEVEL = (
     "test_gradients.py::test_raw_operator",
     "test_gradients.py::test_raw_backward_takes_any_layout",
     "test_program.py",
+    "test_program_layouts.py",
+    "test_program_errors.py",
 )
 # AddressSanitizer doesn't check AVX-512's masked loads and stores; on the other levels it checks all accesses.
 LEVELS = ("default", "avx2", "avx512", "avx512_bf16", "amx")

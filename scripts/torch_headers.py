@@ -97,8 +97,11 @@ def pip(*words: str) -> str:
 
 def minor_versions() -> list[str]:
     """From the oldest that fourfold supports to the newest."""
-    listed = re.search(r"^Available versions: (.*)$", pip("index", "versions", "torch"), re.MULTILINE).group(1)
-    minors = {tuple(int(part) for part in version.split(".")[:2]) for version in listed.split(", ")}
+    said = pip("index", "versions", "torch")
+    listed = re.search(r"^Available versions: (.*)$", said, re.MULTILINE)
+    if listed is None:
+        sys.exit(f"torch_headers.py: expected pip to list the versions of torch, but it says: {said}")
+    minors = {tuple(int(part) for part in version.split(".")[:2]) for version in listed[1].split(", ")}
     return [".".join(map(str, minor)) for minor in sorted(minors) if minor >= FIRST]
 
 
@@ -112,12 +115,13 @@ def fetch(version: str) -> Path:
     print(f"headers of torch {torch['metadata']['version']}", file=sys.stderr, flush=True)
     url = torch["download_info"]["url"]
     if url.startswith("file:"):
-        wheel = zipfile.ZipFile(urllib.request.url2pathname(url.removeprefix("file://")))
+        source = urllib.request.url2pathname(url.removeprefix("file://"))
     else:
-        wheel = zipfile.ZipFile(io.BufferedReader(Remote(url), Remote.PIECE))
-    # In file order, so that one request serves many of them.
-    members = sorted((m for m in wheel.infolist() if m.filename.startswith(WANTED)), key=lambda m: m.header_offset)
-    wheel.extractall(folder, members)
+        source = io.BufferedReader(Remote(url), Remote.PIECE)
+    with zipfile.ZipFile(source) as wheel:
+        # In file order, so that one request serves many of them.
+        members = sorted((m for m in wheel.infolist() if m.filename.startswith(WANTED)), key=lambda m: m.header_offset)
+        wheel.extractall(folder, members)
     (folder / "complete").touch()
     return folder / WANTED
 

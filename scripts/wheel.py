@@ -84,8 +84,8 @@ def main() -> None:
         python = fresh_environment(ROOT / ".venv-wheel", arguments.other_torch_python)
         borrow_torch(python, arguments.other_torch_python)
         other_pins = ROOT / "build" / "other-torch-constraints.txt"
-        pins = [line for file in PINNED for line in file.open() if not line.startswith("torch==")]
-        other_pins.write_text("".join(pins))
+        pins = [line for file in PINNED for line in file.read_text().splitlines() if not line.startswith("torch==")]
+        other_pins.write_text("\n".join(pins) + "\n")
         test(python, wheel, [other_pins], [], arguments.pytest)
     print(f"The wheel is {wheel.relative_to(ROOT)}")
 

@@ -122,6 +122,23 @@ def strict(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def fresh_steps(strict: None) -> Iterator[None]:
+    """Each test traces its scans' steps for its own sizes; steps that run in Python are errors."""
+    from fourfold.scanning import capture
+
+    capture._compiled.clear()
+    yield
+    capture._compiled.clear()
+
+
+@pytest.fixture
 def in_programs() -> Iterator[None]:
     """Every operator that programs support joins one, even if torch's kernel is faster alone."""
     from in_programs import everything_in_programs

@@ -1,4 +1,4 @@
-"""Steps for fourfold.explain, and its report on a scan over a step."""
+"""Steps of loops that run as nests and in other ways, and fourfold.explain's report on a scan over a step."""
 
 from __future__ import annotations
 
@@ -43,6 +43,17 @@ def spiking(carry: Any, x: Tensor) -> Any:
     v = v + 0.1 * (i - v)
     spike = torch.sigmoid(10 * (v - 0.1))
     return (v * (1 - spike), i), spike
+
+
+def counting(carry: Any, x: Tensor) -> Any:
+    total, most, count = carry
+    return (total + x, torch.maximum(most, x), count + (x > 0).long()), total * most
+
+
+def biquad(carry: Any, x: Tensor) -> Any:
+    x1, x2, y1, y2 = carry
+    y = 0.2 * x + 0.4 * x1 + 0.2 * x2 + 0.5 * y1 - 0.3 * y2
+    return (x, x1, y, y1), y
 
 
 def twice(h: Tensor, x: Tensor) -> Any:

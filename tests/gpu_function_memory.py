@@ -3,14 +3,13 @@ for Metal."""
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 from collections.abc import Callable
 
 import numpy
 import torch
 
 from gpu_functions import DTYPES, THREADS, TYPES
+from guarded_memory import before_a_wall
 
 # The dtype in memory, and the type of its values.
 KINDS = {
@@ -188,19 +187,6 @@ def check_memory(kind: str, lanes: int, run: Run, subnormal_is_zero: bool = Fals
         scattered = numpy.zeros_like(got)
         scattered[source] = elements_of(kind, some)
         assert_same(name, values_of(kind, got), values_of(kind, scattered), subnormal_is_zero)
-
-
-def before_a_wall(array: numpy.ndarray) -> numpy.ndarray:
-    """A copy that ends at an unreadable page."""
-    page = mmap.PAGESIZE
-    size = -(-array.nbytes // page) * page
-    memory = mmap.mmap(-1, size + page)
-    everything = numpy.frombuffer(memory, numpy.uint8)
-    libc = ctypes.CDLL(None, use_errno=True)
-    assert libc.mprotect(ctypes.c_void_p(everything.ctypes.data + size), ctypes.c_size_t(page), 0) == 0
-    copy = everything[size - array.nbytes : size].view(array.dtype)
-    copy[:] = array
-    return copy
 
 
 def check_group(kind: str, run: Run) -> None:

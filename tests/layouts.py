@@ -10,6 +10,7 @@ from torch import Tensor
 
 from machine import devices
 from op_cases import SIMULATED, Case, has_dtype
+from simulated import elementwise_operators
 
 
 def strided(value: Any) -> Any:
@@ -77,5 +78,5 @@ def laid_out(
     ]
 
 
-ELEMENTWISE = ("softshrink", "axpby")  # their kernels, one per dtype, support strides
+ELEMENTWISE = elementwise_operators()  # their kernels, one per dtype, support strides
 TWO_SIZES = (torch.float32, torch.bfloat16)

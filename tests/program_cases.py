@@ -97,6 +97,10 @@ def rows_of(dtype: torch.dtype) -> Draw:
     return draw
 
 
+SOFTMAX = (
+    f"{HEAD}axes a=x.0 | b=x.1\nx: float32 = input float32 [a b]\nm: float32 = amax x\nd: float32 = sub x m\n"
+    "e: float32 = exp d\ns: float32 = sum e\ny: float32 = div e s\noutput y float32 [a b]\n"
+)
 SINE_AND_COSINE = (
     f"{HEAD}axes a=x.0\nx: float32 = input float32 [a]\ns: float32 = sin x\nc: float32 = cos x\n"
     "s2: float32 = mul s s\nc2: float32 = mul c c\ny: float32 = add s2 c2\noutput y float32 [a]\n"

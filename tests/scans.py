@@ -6,11 +6,14 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 import fourfold
+from fourfold.scanning.function import Recurrence
 
 B, H, T = 3, 5, 7
 Step = Callable[[Any, Any], tuple[Any, Any]]
@@ -63,6 +66,21 @@ def check(
     with torch.no_grad():
         expected, found = loop(step, init, xs, **settings), fourfold.scan(step, init, xs, **settings)
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def bodies_of_loops(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Node]]:
+    """PyTorch's operators in the loops that are compiled from here on, of the forward and the backward."""
+    made = Recurrence.compiled
+    found: dict[str, list[Node]] = {}
+
+    def compiled(self: Recurrence, name: str, *given: Any) -> Any:
+        result = made(self, name, *given)
+        body = self.wholes[name, given[2]][0].loop.body
+        found[name] = [node for node in body.nodes if str(node.target).startswith("aten.")]
+        return result
+
+    monkeypatch.setattr(Recurrence, "compiled", compiled)
+    return found
 
 
 class Spike(torch.autograd.Function):

@@ -23,11 +23,12 @@ from torch.testing import assert_close
 
 from machine import LOOPBACK
 from op_cases import CASES, GRADIENT_TOLERANCE, TOLERANCE, Case, differentiable, flatten
+from simulated import elementwise_operators
 
 DTYPES = {"axpby": (torch.float64, torch.bfloat16, torch.int64, torch.bool)}
 # The batch dimension of the tensors of sequences and cells.
 BATCH = {"input": 1, "reset": 1, "h_0": 0, "c_0": 0, "x": 0, "h": 0, "c": 0}
-ELEMENTWISE = ("softshrink", "axpby")
+ELEMENTWISE = elementwise_operators()
 Placements = list[Placement | None]  # of each argument; None for an argument that is not a tensor
 
 

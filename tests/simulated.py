@@ -135,11 +135,16 @@ def translate(folder: Path) -> None:
         path.write_text(hipify_python.replace_extern_shared(path.read_text()))
 
 
+def elementwise_operators() -> list[str]:
+    """Those that the build compiles from a formula."""
+    listed = re.search(r"set\(FOURFOLD_ELEMENTWISE\s+(.*?)\)", (ROOT / "CMakeLists.txt").read_text(), re.DOTALL)
+    return listed[1].split()
+
+
 def elementwise_sources(folder: Path, shared: Path, suffix: str) -> dict[str, Path]:
     """Writes a source for each elementwise operator that includes `shared`, as CMake does (cmake/operators.cmake)."""
-    listed = re.search(r"set\(FOURFOLD_ELEMENTWISE\s+(.*?)\)", (ROOT / "CMakeLists.txt").read_text(), re.DOTALL)
     files = {}
-    for operator in listed[1].split():
+    for operator in elementwise_operators():
         text = (ROOT / "cmake" / "elementwise.in").read_text()
         for name, value in (("operator", operator), ("type", operator.title().replace("_", "")), ("source", shared)):
             text = text.replace(f"@{name}@", str(value))

@@ -84,6 +84,21 @@ def test_a_process_that_fails_says_why_and_ours_is_wrong():
     assert found.notes == ["fourfold fails: OSError: read-only"] and found.wrong and found.as_dictionary()["wrong"]
     assert [o.measured for o in found.outcomes] == [None] * 3
     assert cold.last_error("Traceback\n  File x\nabc.SomeError: this\n\nSet A=1\n") == "abc.SomeError: this"
+    assert cold.last_error("AnException: this\n  an Exception: in its text\n") == "AnException: this"
+
+
+def test_a_way_that_ran_in_the_discarded_round_alone_has_no_row():
+    calls = []
+
+    def start(where, backend, folder):
+        calls.append(backend)
+        if backend == BACKENDS[AOT_EAGER] and calls.count(backend) > 1:
+            raise cold.Failed("OSError: no space")
+        return seconds(1.0)
+
+    found = cold.report(USUAL, *cold.take(USUAL, Request("cold", skip={"inductor"}), start))
+    assert [cells[0] for cells in found.cells] == [PLAIN, OURS]
+    assert found.notes == [f"{AOT_EAGER} fails: OSError: no space"]
 
 
 def test_a_first_call_is_timed_in_a_fresh_process(tmp_path):

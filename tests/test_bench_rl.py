@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
@@ -90,6 +91,14 @@ def test_advantages_end_with_an_episode(tmp_path: Path) -> None:
     middle = 2 - 0.25
     first = 1 + GAMMA * 0.25 - 0.5 + GAMMA * LAMBDA * middle
     torch.testing.assert_close(rollout.advantages(), torch.tensor([[first], [middle], [last]]))
+
+
+def test_a_rollout_can_be_copied(tmp_path: Path) -> None:
+    rollout = rollout_of(tmp_path / "rollout", SMALL, policy_of(SMALL, False))
+    rollout.rewards.fill_(2)
+    copied = copy.deepcopy(rollout)
+    rollout.rewards.zero_()
+    assert copied.rewards.min() == 2 and not hasattr(copied, "reward")
 
 
 def test_it_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

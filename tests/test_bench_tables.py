@@ -177,12 +177,13 @@ def test_the_table_of_recurrences_has_what_was_measured_on_one_thread(folder):
     rows = [Row(PLAIN, samples={NO_GRAD: [24e-6], BOTH: [3e-5]}), Row(OURS, samples={NO_GRAD: [12e-6]})]
     results = [Comparison(problem, threads, rows).as_dictionary() for threads in (1, 2)]
     results += [Comparison(SEQUENCE, 1, rows).as_dictionary(), {"title": "a report"}]
-    facts = {"trial": False, "noisy": False, "repeats": 40, "processor": "x", "load_average": 0.1}
+    facts = {"trial": False, "noisy": False, "repeats": 40, "processor": "x", "load_average": None}
     facts |= {"torch": "2", "fourfold": "0"}
     (folder / "x.json").write_text(json.dumps({"environment": facts, "results": results}))
     filled = readme_tables.with_tables(text)
     assert filled.count("| a cell, 100 steps | Somebody 2020 | 0.01 ms, 2.0× | - |") == 1
     assert filled.count("a cell") == 1 and "old figures" not in filled
+    assert "load average unknown." in filled
 
 
 RECORDED = sorted((ROOT / "docs" / "benchmarks" / "recurrences").glob("*.json"))

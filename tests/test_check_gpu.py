@@ -132,6 +132,7 @@ def test_a_build_that_is_there_is_not_repeated(context, monkeypatch):
     (outcome,) = check_gpu.build(context)
     assert (outcome.state, outcome.why) == (FAILED, "cuda: torch sees no cuda device")
     assert "--no-index" in asked[1][0]
+    assert {ROOT / "pyproject.toml", ROOT / "scripts" / "bitcode.py"} <= set(check_gpu.sources())
     answers(monkeypatch, (1, "ModuleNotFoundError: No module named 'fourfold'"), (1, "No module named pip"))
     (outcome,) = check_gpu.build(context)
     assert (outcome.state, outcome.why) == (FAILED, "No module named pip")

@@ -17,6 +17,7 @@ from op_cases import CASES, Case, case_id, differentiable, flatten
 from test_gradients import FEW, FEWEST, backward_arguments, expect_same, gradients, raw, weights_for
 from test_schemas import registered
 
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 # The sequences share their fake kernels and rules: everything that a sequence may have is tested on the LLTM.
 OPCHECK = [c for c in CASES if c.every_road and c.op not in ("lstm", "gru")]
 OPCHECK += [c for c in CASES if c.id in ("axpby-fractions", "lstm-packed", "gru-reset")]
@@ -36,13 +37,6 @@ def arguments_of(name: str, case: Case, args: tuple) -> tuple:
         return backward_arguments(case, args)
     named = dict(zip(case.schema, case.by_schema(args), strict=False))
     return tuple(named[argument.name] for argument in getattr(torch.ops.fourfold, name).default._schema.arguments)
-
-
-@pytest.fixture(autouse=True)
-def _fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def test_every_registered_operator_is_checked() -> None:

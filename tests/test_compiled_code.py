@@ -57,6 +57,15 @@ def test_a_file_without_a_kernel_is_refused(tmp_path, cuobjdump):
         compiled_code.in_local_memory(target, cuobjdump)
 
 
+def test_nothing_is_fetched_unless_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(backend_tools, "WORK", tmp_path)
+    monkeypatch.setattr(backend_tools, "nvcc_of_toolkit", lambda: None)
+    monkeypatch.setattr(backend_tools, "fetch", lambda *given: pytest.fail(f"fetches {given}"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Refused, match="neither a CUDA toolkit has it"):
+        backend_tools.cuobjdump(fetch=False)
+
+
 def test_each_architecture_is_looked_at():
     """An error in the second image of a file is neither attributed to the first, nor lost."""
     sass = "arch = sm_75\n\tFunction : _Zk\n LDG R0, [R2] ;\n"

@@ -3,6 +3,7 @@ machine."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -141,7 +142,7 @@ def test_a_full_disk() -> None:
 
 @pytest.mark.parametrize("command", ["fourfold demo --steps 100000", "benchmarks disturbed --repeats 300"])
 def test_ctrl_c_ends_it_and_what_it_started(command: str, tmp_path: Path) -> None:
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-m", *command.split()],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -151,10 +152,14 @@ def test_ctrl_c_ends_it_and_what_it_started(command: str, tmp_path: Path) -> Non
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         # A background job may ignore SIGINT, and processes inherit that.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    assert process.stdout.readline()
-    time.sleep(1)
-    os.killpg(process.pid, signal.SIGINT)
-    _, error = process.communicate(timeout=120)
+    ) as process:
+        try:
+            assert process.stdout.readline()
+            time.sleep(1)
+            os.killpg(process.pid, signal.SIGINT)
+            _, error = process.communicate(timeout=120)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     assert error == f"python -m {command.split()[0]}: interrupted\n"
     assert process.returncode in (130, -signal.SIGINT)  # the latter if it arrived while a module was imported

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -66,17 +67,21 @@ def test_demo_from_end_to_end(capsys, tmp_path):
 def demo_on_a_terminal(tmp_path):
     """The demo's standard output, a pipe, and its standard error, a terminal."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     command = (sys.executable, "-m", "fourfold", *TINY_DEMO, "--out", str(tmp_path))
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, text=True, check=True)
-    os.set_blocking(ours, False)
+    with os.fdopen(ours, "rb", buffering=0) as terminal, ThreadPoolExecutor(1) as pool:
+        shown = pool.submit(everything_on, terminal)
+        with os.fdopen(theirs, "wb", buffering=0) as error:
+            fcntl.ioctl(error, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=error, text=True, check=True)
+        return done.stdout, shown.result().decode()
+
+
+def everything_on(terminal):
     shown = b""
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            shown += os.read(ours, 4096)
-    os.close(ours)
-    os.close(theirs)
-    return done.stdout, shown.decode()
+    with contextlib.suppress(OSError):  # Linux's end of file, once all writers have closed it
+        while piece := terminal.read(4096):
+            shown += piece
+    return shown
 
 
 def test_demo_shows_its_progress_on_a_terminal(tmp_path):
@@ -143,10 +148,9 @@ def test_demo_fails_when_a_gradient_is_wrong(capsys, tmp_path, monkeypatch):
     ],
 )
 def test_demos_threads_sleep_where_others_use_the_machine(words, share, given, chosen, monkeypatch):
-    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
+    chosen_by_users = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+    others = {name: value for name, value in os.environ.items() if name not in chosen_by_users}
+    monkeypatch.setattr(os, "environ", others | given)  # a copy, to which prepare_demo may add
     monkeypatch.setattr(sys, "orig_argv", ["python", *words.split()])
     monkeypatch.delitem(sys.modules, "torch")  # as before its import
     monkeypatch.setattr(_waiting, "busy", lambda: share)

@@ -18,12 +18,7 @@ from fourfold.compiler.nest import service
 from machine import ROOT
 from nests import needs_nests
 
-
-@pytest.fixture(autouse=True)
-def _fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 def normalized(x: Tensor, w: Tensor) -> Tensor:

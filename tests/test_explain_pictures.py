@@ -16,12 +16,7 @@ import fourfold
 from fourfold.explaining.data import Box, Half
 from fourfold.explaining.picture import MOST, Picture, arranged, shown, spread
 
-
-@pytest.fixture(autouse=True)
-def _fresh_dynamo():
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
 
 class Attention(nn.Module):

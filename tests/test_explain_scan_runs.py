@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import fourfold
-from explained_scans import explained, lstm_step, parameter, spiking, summed_up, twice
+from explained_scans import biquad, counting, explained, lstm_step, parameter, spiking, summed_up, twice
 from fourfold.compiler.nest.service import Service
 from fourfold.scanning import capture
 from nests import needs_nests
@@ -44,17 +44,6 @@ def by_cell(cell: nn.Module) -> Callable[..., Any]:
         return carry, carry[0] if isinstance(carry, tuple) else carry
 
     return step
-
-
-def counting(carry: Any, x: Tensor) -> Any:
-    total, most, count = carry
-    return (total + x, torch.maximum(most, x), count + (x > 0).long()), total * most
-
-
-def biquad(carry: Any, x: Tensor) -> Any:
-    x1, x2, y1, y2 = carry
-    y = 0.2 * x + 0.4 * x1 + 0.2 * x2 + 0.5 * y1 - 0.3 * y2
-    return (x, x1, y, y1), y
 
 
 def of_one_number(carry: Any, x: Tensor) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -321,10 +322,14 @@ def test_another_threads_dual_level_changes_nothing() -> None:
     """A level is open, but no argument is a dual tensor: the call takes its usual path and saves what its backward
     needs."""
     args, leaves = differentiable(next(c for c in CASES if c.id == "lltm_cell-odd").arguments(torch.float32))
-    with torch.autograd.forward_ad.dual_level():
-        h, _ = fourfold.lltm_cell(*args)
-        assert h.grad_fn.name() == "fourfold_lltm_cellBackward"
-        assert torch.ops.fourfold.lltm_cell(*args)[2].numel() > 0
+    with ThreadPoolExecutor(1) as other:
+        other.submit(torch.autograd.forward_ad.enter_dual_level).result()
+        try:
+            h, _ = fourfold.lltm_cell(*args)
+            assert h.grad_fn.name() == "fourfold_lltm_cellBackward"
+            assert torch.ops.fourfold.lltm_cell(*args)[2].numel() > 0
+        finally:
+            other.submit(torch.autograd.forward_ad.exit_dual_level).result()
 
 
 @pytest.mark.parametrize("case", [c for c in FEW if c.op in ("lltm_cell", "mlp") or c.id == "lltm-odd"], ids=case_id)

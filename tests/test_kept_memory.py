@@ -114,8 +114,12 @@ def test_a_forked_process(double) -> None:
     double(x)
     child = os.fork()
     if child == 0:
-        torch.set_num_threads(1)  # a forked child has no OpenMP threads
-        os._exit(0 if bool((double(x) == 3).all()) and fourfold.empty_cache() == 4 * LARGE else 1)
+        is_right = False
+        try:
+            torch.set_num_threads(1)  # a forked child has no OpenMP threads
+            is_right = bool((double(x) == 3).all()) and fourfold.empty_cache() == 4 * LARGE
+        finally:
+            os._exit(0 if is_right else 1)
     assert os.waitpid(child, 0)[1] == 0
 
 

@@ -23,7 +23,7 @@ from fourfold.compiler.nest.layout import Layout
 from fourfold.compiler.nest.llvm import TARGETS, level
 from fourfold.compiler.nest.loops import Nest
 from fourfold.compiler.nest.reading import read
-from nests import OF_CHANNELS, SHORT
+from nests import INTERPRETER, LLVM, OF_CHANNELS, SHORT
 from once import made_once
 from program_cases import SINE_AND_COSINE, assert_same_bits, programs
 from programs import HEAD
@@ -37,7 +37,6 @@ pytestmark = [
     pytest.mark.skipif(_C.cpu_capability() not in service.LEVELS, reason="no loop nests for this CPU level"),
     pytest.mark.skipif(shutil.which(COMPILER) is None, reason="needs a C++ compiler"),
 ]
-INTERPRETER, LLVM = 0, 2  # in options.GENERATORS
 UNITS = 4
 SIZES = (37, 1000)  # for one text
 

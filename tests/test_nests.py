@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from fourfold.compiler.calling import Program
 from fourfold.compiler.nest import build, c, reading, service
+from fourfold.compiler.nest.cache import Cache
 from fourfold.compiler.nest.layout import Layout
 from nests import INTERPRETER, SHORT, expect_the_interpreters_bits, inputs_of, needs_nests
 from program_cases import assert_same_bits, programs
@@ -330,3 +331,41 @@ def test_code_is_cached_for_other_processes(tmp_path: Path) -> None:
     script = SCRIPT.format(before="", after="")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120)
     assert "compiled: 1" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("other", [b"something else", b"[]\ncode", b'{"kernels": []}\ncode', b"{}"])
+def test_a_file_of_something_else_is_not_in_the_cache(other: bytes, tmp_path: Path) -> None:
+    cache, head = Cache(tmp_path, "level", "compiler"), {"functions": ["f"], "numbers": [1]}
+    cache.put("text", "layout", head, b"code")
+    assert cache.get("text", "layout", *head) == (head, b"code")
+    cache.path("text", "layout").write_bytes(other)
+    assert cache.get("text", "layout", *head) is None
+
+
+def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, "level", "compiler")
+    path = cache.path("text", "layout")
+    (path / "inside").mkdir(parents=True)  # a file can't replace it
+    with pytest.raises(OSError, match="directory"):
+        cache.put("text", "layout", {}, b"code")
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_cache_that_cannot_be_written_costs_no_nest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The folder is a file, because root may write into any folder."""
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(service.service, "cache", Cache(tmp_path / "file", "level", "compiler"))
+    monkeypatch.setattr(service.service, "has_warned", False)
+    text = f"{HEAD}axes a=x.0 b=x.1\nx: float32 = input float32 [a b]\ny: float32 = atan x\noutput y float32 [a b]\n"
+    before = service.service.compiled
+    for x in (torch.randn(40, 50), torch.randn(40, 100)[:, ::2]):
+        Program(text, "nest", service.number("llvm"))(x)
+        with service.service.busy:  # the nest was attached before it is cached
+            assert not service.service.failures
+    assert service.service.compiled == before + 2
+    assert [record.getMessage() for record in caplog.records if "FOURFOLD_CACHE" in record.getMessage()] == [
+        f"code can't be cached for other processes in FOURFOLD_CACHE: "
+        f"[Errno 20] Not a directory: '{tmp_path / 'file' / 'nests'}'"
+    ]

@@ -3,13 +3,13 @@ nothing outside the tensors."""
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 
 import pytest
 import torch
 from torch import Tensor
 
+from guarded_memory import before_a_wall
 from nests import DTYPES, drawn, expect_the_interpreters_bits, needs_nests
 from programs import HEAD
 
@@ -19,20 +19,10 @@ LENGTHS = (1, 7, 8, 16, 33, 70, 2000)
 STEPS = (2, 3, 4, 5, 8, 9)
 
 
-def before_a_guarded_page(x: Tensor) -> Tensor:
-    """The same elements, ending at an unreadable page."""
-    page, size = mmap.PAGESIZE, x.nbytes
-    pages = -(-size // page)
-    memory = mmap.mmap(-1, (pages + 1) * page)
-    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-    libc = ctypes.CDLL(None, use_errno=True)
-    assert libc.mprotect(ctypes.c_void_p(start + pages * page), ctypes.c_size_t(page), 0) == 0, ctypes.get_errno()
-    found = torch.frombuffer(memory, dtype=x.dtype, count=x.numel(), offset=pages * page - size).view(x.shape)
-    return found.copy_(x)
-
-
 def interleaved(length: int, step: int, kind: str, rows: int = 1) -> list[Tensor]:
-    whole = before_a_guarded_page(drawn((rows, length, step), DTYPES[kind], special=False))
+    given = drawn((rows, length, step), DTYPES[kind], special=False)
+    guarded = before_a_wall(given.flatten().view(torch.uint8).numpy())
+    whole = torch.from_numpy(guarded).view(given.dtype).view(given.shape)
     return [part if rows > 1 else part[0] for part in whole.unbind(-1)]
 
 

@@ -201,7 +201,7 @@ def test_stacks_of_any_depth(activation: type[nn.Module], sizes: tuple[int, ...]
 
 
 def test_stacks_that_are_left() -> None:
-    assert "its count of weights 406528 is above 65536" in why_left(stack(784, 512, 10))
+    assert "its number of weights 406528 is above 65536" in why_left(stack(784, 512, 10))
     assert why_left(stack(3, 4, 2, container=Container)) == "the container: a subclass, whose forward may differ"
     assert "no faster in torch.float16" in why_left(stack(3, 4, 2, dtype=torch.float16))
     hooked = stack(3, 4, 2)
@@ -219,7 +219,7 @@ def left_of(*children: nn.Module) -> list[tuple[str, ...]]:
 def test_layers_that_look_like_a_stack() -> None:
     """Each with the reason why it isn't replaced."""
     a, b, c = nn.Linear(5, 4), nn.Linear(4, 3), nn.Linear(3, 3)
-    stands = "stands between its layers, and the operator has ReLU, Tanh, GELU and SiLU"
+    stands = "is between its layers, and the operator supports ReLU, Tanh, GELU and SiLU"
     place = "(the model)[0:2]"
     for between in (nn.LeakyReLU(), nn.Sigmoid(), nn.Dropout(0.1), nn.BatchNorm1d(4), nn.Identity(), Doubled()):
         name = type(between).__name__

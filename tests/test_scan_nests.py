@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,42 +10,22 @@ import torch
 from torch import Tensor
 
 import fourfold
+from explained_scans import biquad, counting, spiking, twice
 from fourfold.compiler.nest.service import obstacle
 from fourfold.scanning import capture
 from scans import loop
 
 T = 9
-pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle() or "nests")
-
-
-def spiking(carry: Any, x: Tensor) -> Any:
-    v, i = carry
-    i = i + 0.2 * (x - i)
-    v = v + 0.1 * (i - v)
-    spike = torch.sigmoid(10 * (v - 0.1))
-    return (v * (1 - spike), i), spike
+pytestmark = [
+    pytest.mark.skipif(bool(obstacle()), reason=obstacle() or "nests"),
+    pytest.mark.usefixtures("fresh_steps"),
+]
 
 
 def advantages(a: Tensor, xs: Any) -> Any:
     reward, value, following, runs = xs
     a = reward + 0.99 * following * runs - value + 0.99 * 0.95 * runs * a
     return a, a
-
-
-def counting(carry: Any, x: Tensor) -> Any:
-    total, most, count = carry
-    return (total + x, torch.maximum(most, x), count + (x > 0).long()), total * most
-
-
-def biquad(carry: Any, x: Tensor) -> Any:
-    x1, x2, y1, y2 = carry
-    y = 0.2 * x + 0.4 * x1 + 0.2 * x2 + 0.5 * y1 - 0.3 * y2
-    return (x, x1, y, y1), y
-
-
-def twice(h: Tensor, x: Tensor) -> Any:
-    h = torch.tanh(h) + x
-    return h, (h, h * 2)
 
 
 def of(step: Callable[..., Any], *states: torch.dtype, series: int = 1) -> Any:
@@ -62,13 +42,6 @@ CASES = {
     "twice": of(twice, F32),
 }
 SHAPES = [(5,), (16,), (100,), (2, 130), (3, 7), (2, 3, 5)]
-
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("FOURFOLD_STRICT", "1")
-    yield
-    capture._compiled.clear()
 
 
 def results(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,14 +16,10 @@ from fourfold.scanning import capture
 from scans import loop, tensors
 
 T = 7
-pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle() or "nests")
-
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("FOURFOLD_STRICT", "1")
-    yield
-    capture._compiled.clear()
+pytestmark = [
+    pytest.mark.skipif(bool(obstacle()), reason=obstacle() or "nests"),
+    pytest.mark.usefixtures("fresh_steps"),
+]
 
 
 def selective(h: Tensor, xs: Any) -> Any:

@@ -3,7 +3,7 @@ columns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,37 +13,16 @@ from torch import Tensor
 from torch.fx import Node
 
 import fourfold
-from fourfold.scanning import capture
-from fourfold.scanning.function import Recurrence
-from scans import loop
+from scans import bodies_of_loops, loop
 
+pytestmark = pytest.mark.usefixtures("fresh_steps")
 F64 = torch.float64
 NEAR = {"rtol": 1e-10, "atol": 1e-12}
 
 
-@pytest.fixture(autouse=True)
-def strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("FOURFOLD_STRICT", "1")
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-    capture._compiled.clear()
-
-
 @pytest.fixture
 def bodies(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Node]]:
-    """PyTorch's operators in the compiled loops of the forward and the backward."""
-    made = Recurrence.compiled
-    found: dict[str, list[Node]] = {}
-
-    def compiled(self: Recurrence, name: str, *given: Any) -> Any:
-        result = made(self, name, *given)
-        body = self.wholes[name, given[2]][0].loop.body
-        found[name] = [node for node in body.nodes if str(node.target).startswith("aten.")]
-        return result
-
-    monkeypatch.setattr(Recurrence, "compiled", compiled)
-    return found
+    return bodies_of_loops(monkeypatch)
 
 
 def names(nodes: list[Node]) -> list[str]:

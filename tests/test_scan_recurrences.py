@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,8 +15,8 @@ import fourfold
 from benchmarks.other_recurrences import OTHERS
 from benchmarks.recurrences import RECURRENCES, Recurrence, Scan, loop
 from fourfold.compiler.nest.service import obstacle
-from fourfold.scanning import capture
 
+pytestmark = pytest.mark.usefixtures("fresh_steps")
 EVERY = RECURRENCES | OTHERS
 SMALL, ODD = (3, 4, 5), (17, 6, 33)  # batch, inputs, hidden
 # A float64 sum in another order is off by some units in the last place, times its terms; the same holds for float32,
@@ -25,15 +25,6 @@ TOLERANCE = {
     torch.float64: {"rtol": 1e-10, "atol": 1e-11},
     torch.float32: {"rtol": 2e-4, "atol": 2e-4},
 }
-
-
-@pytest.fixture(autouse=True)
-def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Steps that run in Python raise instead of a warning; each test traces its steps for its own sizes."""
-    monkeypatch.setenv("FOURFOLD_STRICT", "1")
-    capture._compiled.clear()
-    yield
-    capture._compiled.clear()
 
 
 def outcome(scan: Callable[..., Any], recurrence: Recurrence, made: Scan) -> Any:

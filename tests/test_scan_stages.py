@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,17 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import fourfold
-from fourfold.scanning import capture
-from fourfold.scanning.function import Recurrence
+from scans import bodies_of_loops
 
+pytestmark = pytest.mark.usefixtures("fresh_steps")
 STAGES = "fourfold_loop_in_stages"
-
-
-@pytest.fixture(autouse=True)
-def strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("FOURFOLD_STRICT", "1")
-    yield
-    capture._compiled.clear()
 
 
 def lstm(weights: Any, carry: Any, x: Tensor) -> Any:
@@ -205,18 +198,9 @@ def test_weights_that_change_are_packed_again() -> None:
 
 def loops_of(monkeypatch: pytest.MonkeyPatch, step: Callable[..., Any]) -> dict[str, list[str]]:
     """The names of the operators in the loops of the forward and the backward."""
-    made = Recurrence.compiled
-    found: dict[str, list[str]] = {}
-
-    def compiled(self: Recurrence, name: str, *given: Any) -> Any:
-        result = made(self, name, *given)
-        body = self.wholes[name, given[2]][0].loop.body
-        found[name] = [str(node.target) for node in body.nodes if str(node.target).startswith("aten.")]
-        return result
-
-    monkeypatch.setattr(Recurrence, "compiled", compiled)
+    found = bodies_of_loops(monkeypatch)
     check(step, 6, 3, 6, torch.float64, reverse=False)
-    return found
+    return {name: [str(node.target) for node in nodes] for name, nodes in found.items()}
 
 
 @pytest.mark.parametrize("step", [lstm, joined])

@@ -171,8 +171,10 @@ def test_special_values(formula: Formula, dtype: torch.dtype, device: str, monke
         owns = values_and_gradients(formula.own, *given, "cpu")
         if device == "mps" or SIMULATED_METAL:  # flushes subnormal numbers to zero, in some places
             torch.set_flush_denormal(True)
-            flushed = values_and_gradients(formula.own, *given, "cpu")
-            torch.set_flush_denormal(False)
+            try:
+                flushed = values_and_gradients(formula.own, *given, "cpu")
+            finally:
+                torch.set_flush_denormal(False)
             owns = [
                 torch.where(torch.isclose(r.double(), f.double(), RELATIVE[dtype], ABSOLUTE[dtype], True), f, own)
                 for r, f, own in zip(results, flushed, owns, strict=True)

@@ -238,6 +238,8 @@ def metal_kernels() -> set[str]:
         *(("Axpby<unsigned long>, 2, Forward", t, "unsigned long") for t in integers),
         *((f"Softshrink<float>, 1, {call}", t, "float") for t in floats for call in ("Forward", "Backward")),
     }
+    listed = {operator.title().replace("_", "") for operator in simulated.elementwise_operators()}
+    assert {formula.partition("<")[0] for formula, _, _ in formulas} == listed
     activations = {
         (f"Activate<{activation}>, 0, {call}", t, "float")
         for activation in ("Relu", "Tanh", "Gelu", "Silu")

@@ -25,8 +25,7 @@ def outcome_of(request) -> Callable[[Run], Outcome]:
     futures = {run: pool.submit(carry_out, run) for run in longest_first}
     yield lambda run: futures[run].result()
     pool.shutdown(cancel_futures=True)
-    took = sorted(
-        ((future.result().seconds, run.name) for run, future in futures.items() if future.done()), reverse=True
-    )
+    carried_out = {run: future for run, future in futures.items() if not future.cancelled() and not future.exception()}
+    took = sorted(((future.result().seconds, run.name) for run, future in carried_out.items()), reverse=True)
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         print("", *(f"{seconds:5.0f} s  {name}" for seconds, name in took), sep="\n")

@@ -57,10 +57,10 @@ def why_not_plain(layer: nn.Module, names: Iterable[str], whose: str = "its") ->
         if tensor is None or is_plain(tensor):
             continue
         if tensor is _ABSENT:
-            return f"{whose} {name} is no parameter, but made of others, as by weight_norm or pruning"
+            return f"{whose} {name} is computed from other parameters, as by weight_norm or pruning"
         if type(tensor) in PLAIN:
-            return f"{whose} {name} is no dense tensor"
-        return f"{whose} {name} is a {type(tensor).__name__}, and not exactly a torch.Tensor or Parameter"
+            return f"{whose} {name} is not a dense tensor"
+        return f"{whose} {name} is a {type(tensor).__name__}, not a plain torch.Tensor or Parameter"
     return None
 
 
@@ -88,7 +88,7 @@ class Fused:
     def __prepare_scriptable__(self) -> NoReturn:
         raise TypeError(
             "torch.jit.script: expected a model of torch.nn's own layers, but one is optimized; call "
-            "fourfold.restore(model) first, or torch.jit.trace, which takes it as it is"
+            "fourfold.restore(model) first, or use torch.jit.trace, which supports optimized models"
         )
 
 
@@ -161,7 +161,7 @@ def why_class_is_left(module: nn.Module, ours: type["Fused"]) -> str | None:
         return "its forward was replaced"
     own = [c for c in kind.__mro__ if c not in torchs.__mro__]
     if type(kind) is not type or any("__init_subclass__" in vars(c) for c in own):
-        return "a subclass with a metaclass or an __init_subclass__, which would see a class derived from it"
+        return "a subclass with a metaclass or an __init_subclass__, which would run for fourfold's derived class"
     # The attributes would clash. torch.nn's layers have a list _all_weights, and torch.ao sets a qconfig.
     mine = {n for c in ours.__mro__ if c not in torchs.__mro__ for n in vars(c)} - {"_all_weights", "qconfig"}
     taken = sorted(n for n in mine & {*vars(module), *(n for c in own for n in vars(c))} if not n.startswith("__"))
@@ -217,8 +217,8 @@ class _FusedSequence(_FusedLayer):
             return super()._forward(input, hx, reset)
         if reset is not None:
             raise TypeError(
-                f"{self.mode}: expected no reset in a call that torch.nn.{self.mode} runs, as it does where the input "
-                "or a parameter is no plain tensor and where a mode follows the call; leave reset out"
+                f"{self.mode}: expected no reset in a call that torch.nn.{self.mode} runs, because the input or "
+                "a parameter is not a plain tensor, or a mode observes the call; leave reset out"
             )
         return self._run_torchs(input, hx)
 

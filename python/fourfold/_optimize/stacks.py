@@ -120,7 +120,7 @@ def why_not_one(stack: Stack, leaves: Sequence[nn.Module]) -> str | None:
         if reason is not None:
             return reason
     count = sum(layer.in_features * layer.out_features for layer in stack.layers)
-    return over_limits(stack.layers[0]._parameters["weight"].dtype, "its count of weights", count)
+    return over_limits(stack.layers[0]._parameters["weight"].dtype, "its number of weights", count)
 
 
 def why_stack_is_left(module: nn.Sequential, stack: Stack, leaves: Sequence[nn.Module]) -> str | None:
@@ -209,7 +209,7 @@ def _why_no_stack(first: nn.Linear, between: Sequence[nn.Module], last: nn.Linea
         if type(child) is nn.GELU and child.approximate != "none":
             return f"its GELU is approximate={child.approximate!r}, and the operator's is exact"
         if type(child) not in ACTIVATIONS:
-            return f"{type(child).__name__} stands between its layers, and the operator has ReLU, Tanh, GELU and SiLU"
+            return f"{type(child).__name__} is between its layers, and the operator supports ReLU, Tanh, GELU and SiLU"
     if len(between) > 1:
         return "there is more than one activation between two of its layers"
     return "its activation differs from that of the stack before; an operator has only one"

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,7 @@ import torch
 
 import fourfold
 from fourfold import _native
-from fourfold.cli.usage import MOST, Parser, UsageError, output_file
+from fourfold.cli.usage import MOST, Parser, UsageError, expect_module, output_file
 from fourfold.explaining import Explanation
 
 TEXT = """\
@@ -146,12 +145,7 @@ def function(name: str) -> Callable[..., Any]:
     module, colon, path = name.partition(":")
     if not (module and colon and path):
         raise UsageError(f"explain: expected a function as module:function, but got {name!r}")
-    try:
-        found = importlib.util.find_spec(module)
-    except (ImportError, ValueError):  # from importing its package, or for a relative name
-        found = None
-    if found is None:
-        raise UsageError(f"explain: expected a module that python can import, but there is none named {module!r}")
+    expect_module("explain", module)
     value: Any = importlib.import_module(module)
     for part in path.split("."):
         if not hasattr(value, part):

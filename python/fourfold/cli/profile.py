@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import builtins
 import contextlib
-import importlib.util
 import io
 import os
 import runpy
@@ -15,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 
-from fourfold.cli.usage import Parser, UsageError, natural_number, output_file
+from fourfold.cli.usage import Parser, UsageError, expect_module, natural_number, output_file
 from fourfold.profiler import profile
 
 TEXT = """\
@@ -107,21 +106,12 @@ def as_python_has_it(name: str, arguments: Sequence[str], module: bool) -> Itera
         sys.path[0] = str(Path.cwd() if module else Path(os.path.realpath(name)).parent)
     try:
         if module:
-            expect_module(name)
+            expect_module("profile", name)
         elif not Path(name).is_file():
             raise UsageError(f"profile: expected a script, but there is no file {name!r}")
         yield
     finally:
         sys.argv, sys.path[:], sys.modules["__main__"] = argv, path, main
-
-
-def expect_module(name: str) -> None:
-    try:
-        found = importlib.util.find_spec(name)
-    except (ImportError, ValueError):  # from importing its package, or for a relative name
-        found = None
-    if found is None:
-        raise UsageError(f"profile: expected a module that python can import, but there is none named {name!r}")
 
 
 def run_module(name: str) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import errno
+import importlib.util
 import math
 import os
 from functools import partial
@@ -146,6 +147,15 @@ def limit_memory(command: str, device: torch.device, fraction: float | None) -> 
         raise UsageError(f"{command}: expected --memory-fraction above 0 and at most 1 with cuda, but got {fraction:g}")
     else:
         raise UsageError(f"{command}: expected --memory-fraction only with --device cuda or mps, but got {device}")
+
+
+def expect_module(command: str, name: str) -> None:
+    try:
+        found = importlib.util.find_spec(name)
+    except (ImportError, ValueError):  # from importing its package, or for a relative name
+        found = None
+    if found is None:
+        raise UsageError(f"{command}: expected a module that python can import, but there is none named {name!r}")
 
 
 def usable_device(command: str, name: str) -> torch.device:

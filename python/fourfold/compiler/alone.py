@@ -118,7 +118,7 @@ def names_of(node: Node) -> tuple[str, str]:
         formula = node.kwargs.get("approximate", "none")
     elif name in ("huber_loss", "smooth_l1_loss"):
         formula = "none" if node.args[2:3] == (0,) or node.kwargs.get("reduction") == 0 else "reduced"
-    elif formula == "Tensor_Scalar" and name == "pow" and powers.is_product(node.args[1]):
+    elif formula == "Tensor_Scalar" and name == "pow" and powers.avoids_general_power(node.args[1]):
         formula = "products"
     return name, f"{name}.{formula}"
 

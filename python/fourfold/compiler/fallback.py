@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from fourfold.compiler.support import REFUSAL
+
 SWITCH = "FOURFOLD_STRICT"
 FAILED = "failed: "
 MOST_FAILURES = 3  # of the passes of one graph
@@ -86,5 +88,5 @@ def recovering(run: Callable[[GraphModule], GraphModule], module: GraphModule) -
                 if is_at or attempt and target is None or attempt == 1 and node.target == target:
                     failed.setdefault(node.name, f"{FAILED}{type(error).__name__}: {error}")
                 if node.name in failed and node.op == "call_function":
-                    node.meta["refusal"] = failed[node.name]
+                    node.meta[REFUSAL] = failed[node.name]
     return module

@@ -17,7 +17,7 @@ from fourfold.compiler.sizes import Sizes
 from fourfold.compiler.support import constant_of, is_tensor, refuse
 from fourfold.compiler.views import RESHAPES, VIEWS, shape_of
 
-LONGEST_NAME = 60
+LONGEST_PROFILED_NAME = 60
 COPIED_META = ("val", "stack_trace", "source_fn_stack")
 UNKNOWN = object()  # a symbolic size that the subgraph can't compute
 
@@ -61,7 +61,7 @@ class Fused:
         targets = [node.target for node in self.members if node.target is not operator.getitem]
         name = "fourfold"
         for word in dict.fromkeys(target._schema.name.split("::")[1] for target in targets):
-            if len(name) + len(word) > LONGEST_NAME:
+            if len(name) + len(word) > LONGEST_PROFILED_NAME:
                 return name + "_etc"
             name += f"_{word}"
         return name

@@ -37,8 +37,8 @@ def power(x: Value, exponent: float) -> Value | None:
     return apply("reciprocal", result) if exponent < 0 else result
 
 
-def is_product(exponent: object) -> bool:
-    """Whether torch computes the general power for this exponent, and ``power`` a product."""
+def avoids_general_power(exponent: object) -> bool:
+    """Whether ``power`` computes a product for this exponent, and torch the general power."""
     if not isinstance(exponent, (int, float)) or exponent in TORCHS:
         return False
     return abs(exponent) <= MOST and exponent * 2 % 1 == 0

@@ -16,7 +16,7 @@ from fourfold.compiler.support import has_effect
 
 def obstacle(metadata: object, inputs: Sequence[object], forward: Compiled, backward: GraphModule | None) -> str:
     """Why torch's runtime has to run them; empty if ours can. metadata: AOTAutograd's, for the captured function."""
-    if _native.module is None:
+    if not is_native():
         return f"fourfold has no C++ module for this torch: {_native.road}"
     if metadata is None:
         return "torch provides no information about the graph's inputs and outputs"
@@ -91,7 +91,7 @@ def graph_of(compiled: Compiled) -> object:
 
 def for_torch(compiled: Compiled) -> Callable[[list[object]], object]:
     """The callable for AOTAutograd's wrappers: the graph's plan, or the Python function."""
-    if _native.module is None or compiled.plan is None:
+    if not is_native() or compiled.plan is None:
         return torch._dynamo.disable(compiled.run)
     return graph_of(compiled)
 

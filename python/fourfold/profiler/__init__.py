@@ -68,7 +68,9 @@ class profile:
         if nvtx is None:
             nvtx = NSIGHT in os.environ and torch.cuda.is_available()
         if nvtx and with_stack:
-            raise ValueError("profile: expected with_stack=False with NVTX ranges, which hold no stack, but got True")
+            raise ValueError(
+                "profile: expected with_stack=False with NVTX ranges, which can't contain stacks, but got True"
+            )
         self._with_stack, self._nvtx = with_stack, nvtx
         self._torchs: Any = None
         self._started = contextlib.ExitStack()

@@ -12,7 +12,6 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import GraphModule, Node
 
 from fourfold.compiler import fallback, passes
-from fourfold.compiler.in_place import is_new
 from fourfold.compiler.lowering import decompositions
 from fourfold.compiler.options import Options
 from fourfold.compiler.passes.recurrent import FUNCTIONS, NAMES, Call, traced
@@ -20,6 +19,7 @@ from fourfold.compiler.tracing import KEPT
 from fourfold.saving.sequences import SCAN, compile_scans
 from fourfold.saving.steps import Unsaved
 from fourfold.saving.tensors import PLAIN
+from fourfold.scanning.halves import memory_of
 
 aten = torch.ops.aten
 higher_order = torch.ops.higher_order
@@ -212,9 +212,3 @@ def write_outputs(program: ExportedProgram, module: GraphModule) -> list[object]
             copy.meta["val"] = changed.meta["val"]
     output.args = (tuple(outputs),)
     return found
-
-
-def memory_of(node: Node) -> Node:
-    while node.op == "call_function" and not is_new(node) and isinstance(node.args[0], Node):
-        node = node.args[0]
-    return node

@@ -6,19 +6,11 @@ from fourfold.compiler.dtypes import FLOAT64, INT64
 from fourfold.compiler.ir import Value
 from fourfold.compiler.nest.layout import SHORT_ROWS, SIDE_BY_SIDE, STRIDED, UNIT, Layout
 from fourfold.compiler.nest.loops import POINTER, SCRATCH, Constant, Function, Operand, Ref, Store, Writer
-from fourfold.compiler.nest.plan import ELEMENT, NUMBER, ROW, SIZES, Plan, Slot
+from fourfold.compiler.nest.plan import COMBINED, ELEMENT, NUMBER, ROW, SIZES, Plan, Slot
 
 # The arguments of a call: cpp/cpu/program/loops.cpp has the same order.
 COLUMN_COUNT, BLOCK, ROW_INDEX, PARTIALS, BLOCKS, KEPT, CHUNK, CHUNKS = range(8)
 PANEL_ROWS, PANEL_COLUMNS, FIRST_TENSOR = range(8, 11)
-COMBINED = {
-    "sum": "add",
-    "prod": "mul",
-    "amax": "maximum",
-    "amin": "minimum",
-    "all": "bitwise_and",
-    "any": "bitwise_or",
-}
 CHAINS = 4  # accumulators of a reduction, each a vector
 SLACK = 64  # elements after scratch memory that whole vectors may access
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 from pathlib import Path
 
 from fourfold import _C, __version__
@@ -38,16 +39,22 @@ class Cache:
         key = hashlib.sha256("\0".join((self.common, layout, text)).encode()).hexdigest()
         return self.folder / key
 
-    def get(self, text: str, layout: str) -> tuple[Head, bytes] | None:
+    def get(self, text: str, layout: str, *names: str) -> tuple[Head, bytes] | None:
+        """names: what the head must hold."""
         try:
-            head, _, code = self.path(text, layout).read_bytes().partition(b"\n")
-            return json.loads(head), code
+            line, _, code = self.path(text, layout).read_bytes().partition(b"\n")
+            head = json.loads(line)
         except (OSError, ValueError):  # no file, or one that something else wrote
             return None
+        return (head, code) if isinstance(head, dict) and head.keys() == set(names) else None
 
     def put(self, text: str, layout: str, head: Head, code: bytes) -> None:
         path = self.path(text, layout)
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_bytes(json.dumps(head).encode() + b"\n" + code)
-        part.replace(path)  # atomically
+        # Processes in different containers can have the same number.
+        part = path.with_suffix(f".{os.getpid()}-{secrets.token_hex(4)}")
+        try:
+            part.write_bytes(json.dumps(head).encode() + b"\n" + code)
+            part.replace(path)  # atomically
+        finally:
+            part.unlink(missing_ok=True)

@@ -6,8 +6,8 @@ from fourfold import _C
 from fourfold.compiler.nest.llvm_lines import INDEX, MEMORY, TYPES, Target, vector
 from fourfold.compiler.nest.llvm_memory import Memory
 from fourfold.compiler.nest.loops import Assign, Let, Loop, Nest, Ref, Statement, Variable, When
+from fourfold.compiler.nest.plan import COMBINED
 
-FOLDED = {"sum": "add", "prod": "mul", "amax": "maximum", "amin": "minimum", "all": "bitwise_and", "any": "bitwise_or"}
 TARGETS = {"avx2": Target(8, False), "avx512": Target(16, True)}  # by CPU level
 
 
@@ -117,8 +117,7 @@ class Printer(Memory):
     def let_select(self, let: Let) -> str:
         return self.select(let.operands)
 
-    def let_where(self, let: Let) -> str:
-        return self.select(let.operands)
+    let_where = let_select
 
     def let_fold(self, let: Let) -> str:
         (operand,) = let.operands
@@ -137,5 +136,5 @@ class Printer(Memory):
             )
             lanes = half
             parts = tuple(Ref(part[1:], type, lanes) for part in (low, high))
-            value = self.operation(FOLDED[let.attribute], parts[0], parts)
+            value = self.operation(COMBINED[let.attribute], parts[0], parts)
         return self.temporary(f"extractelement {vector(type, 1)} {value}, i64 0")

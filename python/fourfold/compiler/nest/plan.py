@@ -9,9 +9,17 @@ from dataclasses import dataclass
 
 from fourfold import _C
 from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, FLOAT64
+from fourfold.compiler.folding import REDUCTIONS
 from fourfold.compiler.ir import Output, Program, Value
 
-REDUCTIONS = frozenset({"sum", "prod", "amax", "amin", "all", "any"})
+COMBINED = {  # the operation that combines two parts of a reduction
+    "sum": "add",
+    "prod": "mul",
+    "amax": "maximum",
+    "amin": "minimum",
+    "all": "bitwise_and",
+    "any": "bitwise_or",
+}
 COSTS = {name: cost for name, _, _, cost in _C.operations()}
 CHEAP = 6  # values of at most this cost, in additions, are recomputed instead of kept
 LOAD = 1

@@ -62,6 +62,7 @@ class Service:
         self.is_wanted = True
         self.busy = threading.Lock()  # held while a nest is compiled
         self.compiled = 0
+        self.has_warned = False  # that the cache can't be written
         self.refusals: dict[tuple[str, str], str] = {}
         self.failures: dict[tuple[str, str], str] = {}
 
@@ -123,18 +124,18 @@ class Service:
             self.failures[text, layout] = reason = f"{type(error).__name__}: {error}"
             log.warning("a loop nest was not compiled; its program runs without", exc_info=True)
         else:
-            self.compiled += 1
             return
         _C.refuse_nest(text, layout, target, reason)
 
     def compile(self, text: str, layout: str) -> None:
-        known = None if self.cache is None else self.cache.get(text, layout)
+        known = None if self.cache is None else self.cache.get(text, layout, "functions", "numbers")
         head, code = known or self.compiled_code(text, layout)
-        if known is None and self.cache is not None:
-            self.cache.put(text, layout, head, code)
         names = [name for name in head["functions"] if name]
         addresses = dict(zip(names, self.engine.load(code, names), strict=True))
         _C.attach_nest(text, layout, [addresses.get(name, 0) for name in head["functions"]], *head["numbers"])
+        self.compiled += 1
+        if known is None:
+            self.keep(self.cache, text, layout, head, code)
 
     def compiled_code(self, text: str, layout: str) -> tuple[Head, bytes]:
         from fourfold.compiler.nest.build import build
@@ -157,16 +158,28 @@ class Service:
         language = programs.LANGUAGES[name]
         where = folder()
         cache = None if where is None else Cache(where, target, digest(language.module().prelude()))
-        known = None if cache is None else cache.get(text, layout)
+        known = None if cache is None else cache.get(text, layout, "kernels")
         if known is None:
             grid = build(read(text), GridLayout.of(layout))
             kernels = [[f"fourfold_{kernel.name}", kernel.threads, kernel.shared] for kernel in grid.kernels]
             source = language.module().print_file(grid)
-            known = {"kernels": kernels}, language.compile(source, architecture, "a program of fourfold")
-            if cache is not None:
-                cache.put(text, layout, *known)
-        head, code = known
+            head, code = {"kernels": kernels}, language.compile(source, architecture, "a program of fourfold")
+        else:
+            head, code = known
         _C.attach_code(text, layout, target, code, head["kernels"])
+        self.compiled += 1
+        if known is None:
+            self.keep(cache, text, layout, head, code)
+
+    def keep(self, cache: Cache | None, text: str, layout: str, head: Head, code: bytes) -> None:
+        """Caches code that was attached. Logs an error once; this process runs the code all the same."""
+        try:
+            if cache is not None:
+                cache.put(text, layout, head, code)
+        except OSError as error:
+            if not self.has_warned:
+                self.has_warned = True
+                log.warning("code can't be cached for other processes in FOURFOLD_CACHE: %s", error)
 
 
 service = Service()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from fourfold.compiler.dtypes import BOOLEAN, INT64
+from fourfold.compiler.folding import REDUCTIONS
 from fourfold.compiler.ir import Value
 from fourfold.compiler.nest.builder import Builder
 from fourfold.compiler.nest.layout import BROADCAST, ROW_BY_ROW, UNIT, Layout
 from fourfold.compiler.nest.loops import BEGIN, END, Constant, Function, Operand, Ref, Store, StoreRows
 from fourfold.compiler.nest.odometer import Odometer
-from fourfold.compiler.nest.plan import ELEMENT, NUMBER, REDUCTIONS, Plan, Slot, identity, total_type
+from fourfold.compiler.nest.plan import ELEMENT, NUMBER, Plan, Slot, identity, total_type
 
 
 class ShortRows(Builder):

@@ -8,11 +8,12 @@ import functools
 from collections.abc import Callable
 
 from fourfold.compiler.dtypes import BOOLEAN, INT64
+from fourfold.compiler.folding import REDUCTIONS
 from fourfold.compiler.ir import Value
 from fourfold.compiler.nest.builder import CHAINS, Builder
 from fourfold.compiler.nest.layout import BROADCAST, UNIT, Layout, Steps
 from fourfold.compiler.nest.loops import Constant, Operand, Ref, Store
-from fourfold.compiler.nest.plan import ELEMENT, NUMBER, REDUCTIONS, NotCompiled, Plan, Slot, identity, total_type
+from fourfold.compiler.nest.plan import ELEMENT, NUMBER, NotCompiled, Plan, Slot, identity, total_type
 from fourfold.compiler.nest.short_rows import ShortRows
 
 LONGEST = 128  # columns of a row that a step reduces

@@ -177,7 +177,7 @@ def base_of(node: Node) -> Node:
 
 
 def leads_on(view: Node) -> bool:
-    """Whether a view's elements are read by an operator that fuses."""
+    """Whether an operator that fuses reads a view, perhaps through others."""
     return any(is_fusible(user) or user.target in VIEWS and leads_on(user) for user in view.users)
 
 

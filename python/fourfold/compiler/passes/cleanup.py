@@ -54,5 +54,5 @@ def sort(module: GraphModule) -> GraphModule:
             if waiting[user] == 0:
                 heapq.heappush(ready, index[user])
     if position != len(nodes):
-        raise AssertionError("a fused group waits for itself")
+        raise AssertionError("a fused group depends on its own result")
     return module

@@ -19,6 +19,7 @@ from fourfold.compiler.nest import service
 from fourfold.compiler.options import Options
 from fourfold.compiler.order import Units
 from fourfold.compiler.parts import CONCATENATION, STACK, parts_of
+from fourfold.compiler.passes.by_parts import leads_on
 from fourfold.compiler.passes.cleanup import clean_up, eliminate_dead_code
 from fourfold.compiler.support import REFUSAL, can_be_computed, device_of, is_computed, is_tensor, refuse
 from fourfold.compiler.views import VIEWS, has_hints, have_same_shape, hint, memory_order, shape_of
@@ -217,11 +218,6 @@ def is_read_again(node: Node) -> bool:
         seen.add(user)
         pending += user.users
     return False
-
-
-def leads_on(view: Node) -> bool:
-    """Whether an operator that may join the group reads the view, perhaps through others."""
-    return any(is_computed(user, POINTWISE, ROWS) or user.target in VIEWS and leads_on(user) for user in view.users)
 
 
 def extract(module: GraphModule, group: Group) -> None:

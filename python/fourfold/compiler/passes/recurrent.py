@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 from fourfold import functional as F
 from fourfold._optimize.layers import is_plain
 from fourfold._optimize.limits import over_limits, why_no_kernel
+from fourfold.compiler.support import REFUSAL
 from fourfold.nn.lstm_gru import in_torchs_dtype
 from fourfold.nn.recurrent import run_layers
 
@@ -112,7 +113,7 @@ FUNCTIONS: dict[str, Callable[..., tuple[Tensor, ...]]] = {"lstm": lstm, "gru": 
 
 def recurrent(module: GraphModule) -> GraphModule:
     """Replaces the calls in Dynamo's graph and in graphs nested in it, such as checkpoints. A node that is not replaced
-    has the reason in ``meta["refusal"]``."""
+    has the reason in ``meta[REFUSAL]``."""
     for part in module.modules():
         if isinstance(part, GraphModule) and any([replaced(node) for node in part.graph.nodes]):
             part.recompile()
@@ -128,7 +129,7 @@ def replaced(node: Node) -> bool:
     if why is None:
         node.target = FUNCTIONS[name]
     else:
-        node.meta["refusal"] = why
+        node.meta[REFUSAL] = why
     return why is None
 
 

@@ -105,7 +105,7 @@ def changed_inputs(graph: Graph) -> set[Node]:
 
 
 def is_cheap(node: Node) -> bool:
-    return is_computed(node, POINTWISE, VIEWS, CONSTANT) or is_cheap_slice(node) or is_divided(node)
+    return is_computed(node, POINTWISE, VIEWS, CONSTANT) or is_cheap_slice(node) or is_read_by_parts(node)
 
 
 def is_cheap_slice(node: Node) -> bool:
@@ -116,7 +116,7 @@ def is_cheap_slice(node: Node) -> bool:
     return not is_computed(node.args[0], POINTWISE, ROWS) or parting_of_slices(node.args[0])[0] is not None
 
 
-def is_divided(node: Node) -> bool:
+def is_read_by_parts(node: Node) -> bool:
     """Whether it is a concatenation whose users are all computed by parts, so that none reads it as a whole."""
     return joined(node) is not None and all(is_computed(user, POINTWISE) for user in node.users)
 

@@ -100,10 +100,12 @@ def base_of(source: Node, dim: int) -> Node | None:
     base = next(iter(bases), None)
     has_shape = base is not None and len(shape_of(base)) == len(shape_of(source))
     has_shape = has_shape and all(same(a, b) for a, b in zip(shape_of(base), shape_of(source), strict=True))
-    return base if has_shape and lies_in_memory(base) and base.meta["val"].dtype.is_floating_point else None
+    return base if has_shape and is_of_another_operator(base) and base.meta["val"].dtype.is_floating_point else None
 
 
-def lies_in_memory(node: Node) -> bool:
+def is_of_another_operator(node: Node) -> bool:
+    """Whether an operator that no program supports computes it, or it is an input. Those that a program supports but
+    that torch runs don't count."""
     while node.target in VIEWS or node.target is operator.getitem:
         node = node.args[0]
     return node.target not in POINTWISE and node.target not in ROWS

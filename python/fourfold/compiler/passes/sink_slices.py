@@ -121,7 +121,7 @@ def is_part_of_program(user: Node) -> bool:
 
 def reads_memory(node: Node, needs: dict[Node, Need]) -> bool:
     """Whether the slices of its operands are computed in the same way, or lie in memory anyway."""
-    return all(operand in needs or not is_divided(operand, node, needs[node]) or lies_in_memory(operand)
+    return all(operand in needs or not varies(operand, node, needs[node]) or lies_in_memory(operand)
                for operand in node.all_input_nodes)  # fmt: skip
 
 
@@ -129,7 +129,7 @@ def is_read_by_slices(node: Node, needs: dict[Node, Need]) -> bool:
     return all(user in needs or user.target is SLICE for user in node.users)
 
 
-def is_divided(operand: Node, node: Node, need: Need) -> bool:
+def varies(operand: Node, node: Node, need: Need) -> bool:
     """Whether an operand varies along the dimension that is sliced."""
     if not is_tensor(operand.meta["val"]):
         return False
@@ -165,7 +165,7 @@ def compute_from_slices(piece: Node, needs: dict[Node, Need], recorder: Recorder
         return known[node]
 
     def operand(record: Recorder, node: Node, given: Node) -> object:
-        if not is_divided(given, node, needs[node]):
+        if not varies(given, node, needs[node]):
             return record.value(given)
         dim = needs[node].dim + len(shape_of(given)) - len(shape_of(node))
         return computed(record, given) if given in needs else sliced(record, given, dim, place)

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 
 from fourfold.compiler.dtypes import BOOLEAN, INT64
 from fourfold.compiler.ir import Value
-from fourfold.compiler.nest.builder import COMBINED
 from fourfold.compiler.nest.grid.layout import GridLayout
 from fourfold.compiler.nest.layout import BROADCAST, UNIT
 from fourfold.compiler.nest.loops import INDEX, POINTER, Barrier, Constant, Kernel, Operand, Ref, Store, When, Writer
-from fourfold.compiler.nest.plan import ELEMENT, NUMBER, ROW, Plan, Slot, identity
+from fourfold.compiler.nest.plan import COMBINED, ELEMENT, NUMBER, ROW, Plan, Slot, identity
 
 # The numbers that a call passes: cpp/program/grid.cpp has the same order. After them come each axis' size, each axis'
 # stride by tensor, for a loop over steps their count and each tensor's stride, and each input that is a number.
@@ -240,6 +239,19 @@ class GridBuilder:
 
     def combined(self, op: str, a: Operand, b: Operand) -> Ref:
         return self.writer.let(COMBINED[op], b.type, a, b, lanes=b.lanes)
+
+    def zero(self, slot: Slot) -> Constant:
+        """A vector of a column sum's first values."""
+        return Constant(identity("sum", slot.value.type), slot.value.type, self.lanes)
+
+    def sum_of_chunk(self, slot: Slot, number: int, chunk: Operand, column: Operand) -> tuple[Ref, Operand]:
+        """The address of an output's sums over chunks of rows, and the offset of one. cpp/program/grid.cpp computes how
+        much memory they take."""
+        writer = self.writer
+        chunks, columns = self.argument(CHUNKS, "chunks"), self.argument(COLUMN_COUNT, "columns")
+        each = writer.index("*", chunks, columns)
+        memory = self.advance(self.scratch(), INT64, writer.index("*", each, number), f"{slot.name}_parts")
+        return memory, writer.index("+", writer.index("*", chunk, columns), column)
 
     def masked(self, op: str, vector: Operand, valid: Ref | None) -> Operand:
         if valid is None:

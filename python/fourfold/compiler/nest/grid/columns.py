@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from fourfold.compiler.nest.grid.builder import CHUNK, CHUNKS, LANES_OF_GROUP, GridBuilder, Place, Total
 from fourfold.compiler.nest.grid.layout import GridLayout
-from fourfold.compiler.nest.grid.rows import partial_of
 from fourfold.compiler.nest.loops import INDEX, Constant, Kernel, Operand, Ref, Store
-from fourfold.compiler.nest.plan import ROW, Plan, Slot, identity
+from fourfold.compiler.nest.plan import ROW, Plan, Slot
 
 PARTS = 8  # parts of a chunk's rows, which a block's threads add up in parallel; also in cpp/program/grid.cpp
 
@@ -20,9 +19,6 @@ class Columns(GridBuilder):
         self.own = index("%", self.thread, LANES_OF_GROUP, "own")
         self.part = index("/", self.thread, LANES_OF_GROUP, "part")
         self.sums = [slot for slot in plan.outputs if slot.is_column_sum]
-
-    def zero(self, slot: Slot) -> Constant:
-        return Constant(identity("sum", slot.value.type), slot.value.type, self.lanes)
 
     def whole(self, slot: Slot, total: Operand) -> Operand:
         """The total of all parts of the block."""
@@ -91,7 +87,7 @@ class SumsOfChunks(Columns):
         writer = self.writer
         with writer.when(self.both(self.is_column, self.let("equal", self.part, 0))):
             if self.layout.is_split:
-                place = partial_of(self, slot, self.sums.index(slot), self.chunk, self.column)
+                place = self.sum_of_chunk(slot, self.sums.index(slot), self.chunk, self.column)
                 writer.body.append(Store(total, *place, slot.value.type))
             else:
                 offset = self.column_offsets(self.column, {}).get(slot.index, Constant(0, INDEX))
@@ -115,7 +111,7 @@ class Finish(Columns):
         for number, slot in enumerate(self.sums):
             total = writer.variable(slot.value.type, self.zero(slot), self.lanes, "total")
             with writer.loop(self.part, chunks, PARTS, name="chunk") as chunk:
-                place = partial_of(self, slot, number, chunk, column)
+                place = self.sum_of_chunk(slot, number, chunk, column)
                 given = writer.let(
                     "load", slot.value.type, *place, is_column, lanes=self.lanes, attribute=slot.value.type, name="part"
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fourfold.compiler.nest.layout import BROADCAST, CONTINUED, UNIT, Steps
+from fourfold.compiler.nest.layout import UNIT, Steps, act_as_one
 
 # How threads split the work: by elements; by rows, with a row's threads along its columns; by rows that are adjacent in
 # memory, with the threads along the rows; or by columns, which are summed over the rows.
@@ -52,8 +52,7 @@ class GridLayout:
 
     def has_dense_columns(self, tensor: int) -> bool:
         """Whether the axes of the columns act as one axis for it."""
-        own = self.strides[tensor][self.rows :]
-        return all(a == CONTINUED or a == b == BROADCAST for a, b in zip(own, own[1:], strict=False))
+        return act_as_one(self.strides[tensor][self.rows :])
 
     @property
     def axes(self) -> int:

@@ -150,15 +150,11 @@ class Rows(GridBuilder):
 
     def begin_sums(self) -> None:
         for slot in self.sums:
-            type = slot.value.type
             for k in range(self.layout.each):
-                zero = Constant(identity("sum", type), type, self.lanes)
-                self.added[slot.index, k] = self.writer.variable(type, zero, self.lanes, f"{slot.name}_sum")
+                zero = self.zero(slot)
+                self.added[slot.index, k] = self.writer.variable(zero.type, zero, self.lanes, f"{slot.name}_sum")
         if self.sums and not self.layout.each:
             self.for_columns(lambda slot, at: self.put(slot, at, self.zero(slot)))
-
-    def zero(self, slot: Slot) -> Constant:
-        return Constant(identity("sum", slot.value.type), slot.value.type, self.lanes)
 
     def end_sums(self) -> None:
         if not self.layout.each or not self.sums:
@@ -194,17 +190,7 @@ class Rows(GridBuilder):
     def partial(self, slot: Slot, at: Operand) -> tuple[Ref, Operand]:
         """The address and offset of the group's sum of a vector of columns, with at most 8 bytes an element."""
         column = self.writer.index("*", at, self.lanes)
-        return partial_of(self, slot, self.sums.index(slot), self.number, column)
-
-
-def partial_of(builder: GridBuilder, slot: Slot, number: int, chunk: Operand, column: Operand) -> tuple[Ref, Operand]:
-    """The address of an output's sums over chunks of rows, and the offset of one. cpp/program/grid.cpp computes how
-    much memory they take."""
-    writer = builder.writer
-    chunks, columns = builder.argument(CHUNKS, "chunks"), builder.argument(1, "columns")
-    each = writer.index("*", chunks, columns)
-    memory = builder.advance(builder.scratch(), INT64, writer.index("*", each, number), f"{slot.name}_parts")
-    return memory, writer.index("+", writer.index("*", chunk, columns), column)
+        return self.sum_of_chunk(slot, self.sums.index(slot), self.number, column)
 
 
 class SplitRows(Rows):
