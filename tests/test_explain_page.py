@@ -44,7 +44,7 @@ class Block(nn.Module):
 
 
 def hostile(x: Tensor) -> Tensor:
-    return x.sin() + (1 if "<script>alert('&')</script>" else 0)  # checks escaping
+    return x.sin() + (1 if "<script>alert('&')</script>" else 0)  # "</title><h1>"
 
 
 @pytest.fixture(scope="module")

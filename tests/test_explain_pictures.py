@@ -124,7 +124,7 @@ def test_svg_is_well_formed_and_its_text_is_text() -> None:
 
 def test_a_box_says_the_line_of_its_operator() -> None:
     def triple(x: torch.Tensor) -> torch.Tensor:
-        return (x @ x) * 3  # the line that the picture names
+        return (x @ x) * 3  # named here
 
     svg = fourfold.explain(triple, torch.randn(4, 4)).svg()
     assert "return (x @ x) * 3  # named here" in svg and "^^^" not in svg and "~~~" not in svg
