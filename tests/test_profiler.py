@@ -54,7 +54,7 @@ def test_fourfolds_operators_are_in_it_by_name(device: str) -> None:
 
 
 def test_the_rows_add_up_to_what_torchs_profiler_says(trained: profiler.profile) -> None:
-    """Host time in ms, without the own time of regions, which is Python's, and the driver's calls."""
+    """Host time in ms, without the driver's calls and the regions' own time, which is time in Python."""
     averages = [row for row in trained._torchs.key_averages() if not row.key.startswith(("cuda", "hip", "Activity"))]
     own = sum(row.self_cpu_time_total for row in averages if not row.is_user_annotation) * 1e-3
     assert sum(row.host_time for row in trained.rows()) == pytest.approx(own, rel=1e-6)

@@ -160,8 +160,7 @@ def values_and_gradients(
 )
 @pytest.mark.parametrize("formula", FORMULAS, ids=lambda formula: formula.id)
 def test_special_values(formula: Formula, dtype: torch.dtype, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the ends of ranges, values and gradients are torch's: computed in the same dtype, or in float32 and
-    rounded."""
+    """At the ends of ranges values and gradients equal torch's, in the same dtype or in float32 and rounded."""
     # On Intel CPUs it would use oneDNN's gelu, which is NaN for an infinity.
     monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
     computed = torch.float64 if dtype == torch.float64 else torch.float32

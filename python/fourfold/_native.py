@@ -83,7 +83,7 @@ def enable_gradients() -> None:
     if module is not None:
         module.enable_gradients()
     elif PLAIN:
-        return  # gradients are torch's own, and the first call warns
+        return  # torch computes the gradients, and the first call warns
     elif os.environ.get(SWITCH, "") == "":
         mend = "build fourfold for this torch, in its source tree: pip install --no-build-isolation ."
         if versions := [version for version in _versions() if version != VERSION]:

@@ -20,13 +20,15 @@ def tensors_of(module: nn.Module, names: Sequence[str]) -> list[Tensor | None]:
     return [found[name] if name in found else getattr(module, name) for name in names]
 
 
-def call(layer: Any, *arguments: Any) -> tuple[Any, Any]:
+# fourfold.compiler.capture replaces both functions.
+def between_graphs(layer: Any, *arguments: Any) -> tuple[Any, Any]:
+    """A call that Dynamo keeps out of graphs."""
     return layer.forward(*arguments)
 
 
-# fourfold.compiler.capture replaces both: a call that Dynamo keeps out of graphs, and whether it must capture just one.
-between_graphs: Callable[..., tuple[Any, Any]] = call
-is_graph_whole: Callable[[], bool] = lambda: True  # noqa: E731
+def is_graph_whole() -> bool:
+    """Whether Dynamo must capture a single graph."""
+    return True
 
 
 def breaks_graph(input: Any, hx: Any) -> bool:
