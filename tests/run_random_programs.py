@@ -22,7 +22,7 @@ from torch import Tensor
 import simulated_programs
 from fourfold.compiler.calling import Program
 from fourfold.compiler.nest import service
-from fourfold.compiler.nest.grid import builder, columns, layout, rows
+from fourfold.compiler.nest.grid import builder, layout, rows
 from random_programs import Generator
 
 # Relative to the largest value: sums run in another order.
@@ -35,7 +35,7 @@ BROKEN: dict[str, Callable[[], object]] = {
     "mask": lambda: mock.patch.object(builder.GridBuilder, "masked", lambda self, op, vector, valid: vector),
     "store": lambda: mock.patch.object(rows.Rows, "row_of", row_without_end),
     "stride": lambda: mock.patch.object(layout.GridLayout, "has_dense_columns", lambda self, tensor: True),
-    "chunk": lambda: mock.patch.object(columns, "partial_of", partial_of_first),
+    "chunk": lambda: mock.patch.object(builder.GridBuilder, "sum_of_chunk", sum_of_first_chunk),
 }
 
 
@@ -44,9 +44,12 @@ def row_without_end(self: rows.Rows, first: object) -> tuple[object, None]:
     return self.writer.index("+", first, self.own, "row"), None
 
 
-def partial_of_first(self: object, slot: object, number: int, chunk: object, column: object) -> object:
-    """Puts the partial results of all chunks into one slot."""
-    return rows.partial_of(self, slot, number, builder.Constant(0, "index"), column)
+sum_of_chunk = builder.GridBuilder.sum_of_chunk
+
+
+def sum_of_first_chunk(self: object, slot: object, number: int, chunk: object, column: object) -> object:
+    """Puts the sums of all chunks into one place."""
+    return sum_of_chunk(self, slot, number, builder.Constant(0, "index"), column)
 
 
 def differences(got: object, expected: object) -> list[str]:
