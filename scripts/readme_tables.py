@@ -9,6 +9,7 @@ A table is written between a first line and `<!-- end -->`. The first line selec
     <!-- targets of docs/benchmarks/zen3.json -->   one table, a row for each target
     <!-- recurrences of docs/benchmarks/… -->       one table, a row for each recurrence
     <!-- files of docs/benchmarks/… -->             one table of models in files
+    <!-- ppo of docs/benchmarks/… -->               one table of recurrent PPO for each number of threads
     <!-- docs/benchmarks/gpu -->                    every table that scripts/check_gpu.py measured
     <!-- figures -->                                README's rows, FIGURES below
     <!-- suites -->                                 the list of suites, from benchmarks/suites.py
@@ -22,19 +23,11 @@ import json
 import re
 import statistics
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "files", "scan")))
-TABLE = re.compile(r"(<!-- (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
-FILES = re.compile(r"(<!-- files of (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
-FOLDER = re.compile(r"(<!-- (docs/benchmarks/gpu) -->\n).*?(<!-- end -->)", re.DOTALL)
-TARGETS = re.compile(r"(<!-- targets of (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
-RECURRENCES = re.compile(r"(<!-- recurrences of (docs/benchmarks/\S+\.json) -->\n).*?(<!-- end -->)", re.DOTALL)
-LIST = re.compile(r"(<!-- suites -->\n).*?(<!-- end -->)", re.DOTALL)
-ROWS = re.compile(r"(<!-- figures -->\n).*?(<!-- end -->)", re.DOTALL)
 OURS = "fourfold"
 
 # README's rows: the text, and the file, work and rival of the target that has the number.
@@ -186,18 +179,19 @@ def ratio(result: dict[str, Any], phase: str) -> str:
 
 def suite_table() -> str:
     rows = [f"| `{suite.name}` | {suite.times} | {suite.against} |" for suite in SUITES]
-    return "\n".join(["", "| name | what it times | against |", "|---|---|---|", *rows, "", ""])
+    return "\n".join(["| name | what it times | against |", "|---|---|---|", *rows, ""])
 
 
-def origin(facts: dict[str, Any]) -> str:
+def origin(facts: dict[str, Any], samples: str = "") -> str:
     """The machine, and how it was measured."""
     noisy = " The machine was busy: use the ratios, not the times." if facts["noisy"] else ""
     trial = " Too few samples to quote." if facts["trial"] else ""
     machine = facts["processor"]
+    samples = samples or f"{facts['repeats']} interleaved samples"
     if card := facts.get("gpu"):
         machine = f"{card['name']}, driver {card['driver'] or 'unknown'}, CUDA {card['cuda']}, cuDNN {card['cudnn']}"
     return (
-        f"Medians of {facts['repeats']} interleaved samples; {machine}; torch {facts['torch']}, fourfold "
+        f"Medians of {samples}; {machine}; torch {facts['torch']}, fourfold "
         f"{facts['fourfold']}; load average {load_words(facts)}.{noisy}{trial}\n"
     )
 
@@ -207,10 +201,15 @@ def load_words(facts: dict[str, Any]) -> str:
 
 
 def line(row: dict[str, Any], phases: list[str]) -> str:
-    name = f"**{row['name']}**" if row["name"].split(",")[0] == OURS else row["name"]
+    name = in_bold(row["name"])
     if not row["phases"]:
         return f"| {name} | {row['reason']} |" + " |" * (len(phases) - 1)
     return f"| {name} | {' | '.join(cell(row['phases'].get(phase)) for phase in phases)} |"
+
+
+def in_bold(name: str) -> str:
+    """fourfold's rows stand out."""
+    return f"**{name}**" if name.split(",")[0] == OURS else name
 
 
 def cell(figures: dict[str, Any] | None) -> str:
@@ -239,38 +238,54 @@ def files_table(contents: dict[str, Any]) -> str:
             parts = [f"{row['save']:.2f}", f"{row['size']:.1f}"]
             parts += [f"{row[part]:.1f}" for part in ("load", "first call", "load and first call")]
             lines.append(f"| {' | '.join([row['way'], *parts, format(row['warm call'], '.3f'), row['needs']])} |")
-    facts = contents["environment"]
-    noisy = " The machine was busy: use the ratios, not the times." if facts["noisy"] else ""
-    lines.append(
-        f"\nMedians of 3 fresh processes, one thread; {facts['processor']}; torch {facts['torch']}, fourfold "
-        f"{facts['fourfold']}; load average {load_words(facts)}.{noisy}\n"
-    )
+    lines.append("\n" + origin(contents["environment"], samples="3 fresh processes, one thread"))
     return "\n".join(lines)
+
+
+def ppo_table(contents: dict[str, Any]) -> str:
+    """Frames per second and an iteration's times, for each number of threads."""
+    lines: list[str] = []
+    for report in (each for each in contents["results"] if each["title"].startswith("Recurrent PPO")):
+        lines += [f"{report['title']}:\n", "| | frames per second | times as fast | collecting, ms | learning, ms |"]
+        lines.append("|---" + "|---:" * 4 + "|")
+        for row in report["figures"]:
+            parts = [in_bold(row["way"]), f"{row['frames_per_second']:,.0f}", f"{row['ratio']:.2f}×"]
+            parts += [f"{1e3 * row[part]:.1f}" for part in ("collecting", "learning")]
+            lines.append(f"| {' | '.join(parts)} |")
+        lines.append("")
+    lines.append(origin(contents["environment"], samples="15 iterations in turns"))
+    return "\n".join(lines)
+
+
+KINDS = {"targets": target_table, "recurrences": recurrence_table, "files": files_table, "ppo": ppo_table}
+TABLE = re.compile(
+    rf"<!-- (?P<head>(?:(?P<kind>{'|'.join(KINDS)}) of )?(?P<file>docs/benchmarks/\S+\.json)"
+    r"|docs/benchmarks/gpu|figures|suites) -->\n.*?<!-- end -->",
+    re.DOTALL,
+)
 
 
 def with_tables(text: str) -> str:
     def replaced(match: re.Match[str]) -> str:
-        return f"{match[1]}\n{table(read(ROOT / match[2]))}\n{match[3]}"
+        tables = selected(**match.groupdict())
+        return f"<!-- {match['head']} -->\n" + (f"\n{tables}\n" if tables else "") + "<!-- end -->"
 
-    def all_replaced(match: re.Match[str]) -> str:
-        files = sorted(
-            file for file in (ROOT / match[2]).glob("*.json") if not file.name.startswith(("proof-", "paths-"))
-        )
-        return match[1] + "".join(f"\n{table(read(file))}\n" for file in files) + match[3]
+    return TABLE.sub(replaced, text)
 
-    def replaced_by(table_of: Callable[[dict[str, Any]], str]) -> Callable[[re.Match[str]], str]:
-        """By the table of a file's contents, or by nothing if there is no such file."""
 
-        def replaced(match: re.Match[str]) -> str:
-            file = ROOT / match[2]
-            return match[1] + (f"\n{table_of(read(file))}\n" if file.exists() else "") + match[3]
-
-        return replaced
-
-    text = FILES.sub(replaced_by(files_table), RECURRENCES.sub(replaced_by(recurrence_table), text))
-    text = LIST.sub(lambda match: match[1] + suite_table() + match[2], text)
-    text = ROWS.sub(lambda match: f"{match[1]}\n{figures()}\n{match[2]}", text)
-    return FOLDER.sub(all_replaced, TARGETS.sub(replaced_by(target_table), TABLE.sub(replaced, text)))
+def selected(head: str, kind: str | None, file: str | None) -> str:
+    """The tables that a first line selects."""
+    if head == "figures":
+        return figures()
+    if head == "suites":
+        return suite_table()
+    if file is None:
+        measured = sorted((ROOT / head).glob("*.json"))
+        names = (each for each in measured if not each.name.startswith(("proof-", "paths-")))
+        return "\n\n".join(table(read(each)) for each in names)
+    if kind is None:
+        return table(read(ROOT / file))
+    return KINDS[kind](read(ROOT / file)) if (ROOT / file).exists() else ""
 
 
 def read(file: Path) -> dict[str, Any]:

@@ -186,6 +186,24 @@ def test_the_table_of_recurrences_has_what_was_measured_on_one_thread(folder):
     assert "load average unknown." in filled
 
 
+def test_the_table_of_recurrent_ppo_has_a_row_for_each_way(folder):
+    text = "before\n<!-- ppo of docs/benchmarks/x.json -->\nold figures\n<!-- end -->\nafter\n"
+    assert readme_tables.with_tables(text) == text.replace("old figures\n", "")
+    ways = [("sb3-contrib's RecurrentPPO", 4140.4, 1.0), ("fourfold, 2 workers", 17500.0, 4.305)]
+    rows = [
+        {"way": way, "frames_per_second": frames, "ratio": ratio, "collecting": 0.0785, "learning": 0.1}
+        for way, frames, ratio in ways
+    ]
+    facts = {"trial": False, "noisy": False, "repeats": 40, "processor": "x", "load_average": 0.1}
+    facts |= {"torch": "2", "fourfold": "0"}
+    results = [{"title": "LSTM, a rollout"}, {"title": "Recurrent PPO, hidden 128: 1 thread", "figures": rows}]
+    (folder / "x.json").write_text(json.dumps({"environment": facts, "results": results}))
+    filled = readme_tables.with_tables(text)
+    assert "| sb3-contrib's RecurrentPPO | 4,140 | 1.00× | 78.5 | 100.0 |" in filled
+    assert "| **fourfold, 2 workers** | 17,500 | 4.30× | 78.5 | 100.0 |" in filled
+    assert "Medians of 15 iterations in turns; x; torch 2" in filled and "a rollout" not in filled
+
+
 RECORDED = sorted((ROOT / "docs" / "benchmarks" / "recurrences").glob("*.json"))
 
 
