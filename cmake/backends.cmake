@@ -39,7 +39,7 @@ macro(_fourfold_enable_CUDA)
     string(TOUPPER "${CMAKE_CUDA_ARCHITECTURES}" _words)
     string(REPLACE "-" "_" _words "${_words}")
     if(NOT CMAKE_CUDA_ARCHITECTURES_${_words} MATCHES "^[0-9]")
-      message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES=native asks for the GPU of this machine, which has none. Name an "
+      message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES=native means this machine's GPU, but it has none. Name an "
         "architecture, such as 90.")
     endif()
     fourfold_torch_architectures("${CMAKE_CUDA_ARCHITECTURES_${_words}}" FOURFOLD_CUDA_ARCHITECTURES)

@@ -19,7 +19,7 @@ enable_language(CXX)
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "MSVC")
   message(FATAL_ERROR
-    "fourfold needs GCC or Clang, whose C++ extensions its kernels use, but ${CMAKE_CXX_COMPILER} is "
+    "fourfold needs GCC or Clang, because its kernels use their C++ extensions, but ${CMAKE_CXX_COMPILER} is "
     "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}. Build it with GCC or Clang on Linux or macOS; on Windows, "
     "in WSL, or with clang-cl, which is unproved.")
 endif()
@@ -35,8 +35,8 @@ list(LENGTH CMAKE_OSX_ARCHITECTURES _architectures)
 if(_architectures GREATER 1)
   list(JOIN CMAKE_OSX_ARCHITECTURES " and " _architectures)
   message(FATAL_ERROR
-    "fourfold is compiled for one processor, whose vectors its kernels use, but CMAKE_OSX_ARCHITECTURES asks for "
-    "${_architectures} in one library. Set it, or ARCHFLAGS, to one of them, and build once for each.")
+    "fourfold builds for one architecture at a time, because its kernels use vector instructions, but "
+    "CMAKE_OSX_ARCHITECTURES is ${_architectures}. Set it, or ARCHFLAGS, to one of them, and build once for each.")
 endif()
 
 # GCC 8 to 10 and old Clangs accept -std=c++20, but lack features that fourfold needs.

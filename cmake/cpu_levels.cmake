@@ -7,8 +7,8 @@ function(fourfold_cpu_levels_of_this_machine levels)
     COMPILE_OUTPUT_VARIABLE why RUN_OUTPUT_VARIABLE best)
   list(FIND ${levels} "${best}" index)
   if(index EQUAL -1)
-    message(FATAL_ERROR "cmake/cpu_level.cpp, which asks for this machine's CPU, does not run (${best}${why}); name the "
-      "kernels to build with FOURFOLD_CPU_LEVELS=ON or OFF.")
+    message(FATAL_ERROR "cmake/cpu_level.cpp, which detects this machine's CPU, does not run (${best}${why}); choose "
+      "the kernels to build with FOURFOLD_CPU_LEVELS=ON or OFF.")
   endif()
   unset(ran CACHE)
   unset(compiled CACHE)

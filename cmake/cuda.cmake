@@ -18,7 +18,7 @@ function(fourfold_find_nvidia_gpus)
       "${PROJECT_SOURCE_DIR}/cmake/nvidia_gpus.cpp" LINK_LIBRARIES ${CMAKE_DL_LIBS}
       COMPILE_OUTPUT_VARIABLE why RUN_OUTPUT_VARIABLE said)
     if(NOT compiled)
-      message(FATAL_ERROR "cmake/nvidia_gpus.cpp, which looks for this machine's GPU, does not compile: ${why}")
+      message(FATAL_ERROR "cmake/nvidia_gpus.cpp, which detects this machine's GPU, does not compile: ${why}")
     endif()
     unset(ran CACHE)
     unset(compiled CACHE)

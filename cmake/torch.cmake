@@ -70,15 +70,15 @@ endforeach()
 if(NOT Torch_FOUND)
   if(Torch_CONSIDERED_CONFIGS)
     message(FATAL_ERROR
-      "torch is there, but its CMake files are refused: ${Torch_CONSIDERED_CONFIGS}. ${Torch_NOT_FOUND_MESSAGE} "
+      "CMake found torch, but rejected its package files: ${Torch_CONSIDERED_CONFIGS}. ${Torch_NOT_FOUND_MESSAGE} "
       "Reinstall torch ${FOURFOLD_TORCH_MINIMUM} or newer, or point Torch_ROOT at another one.")
   endif()
   if(NOT PROJECT_IS_TOP_LEVEL AND NOT FOURFOLD_PYTHON)
-    message(FATAL_ERROR "fourfold is built against torch, and found none. Set Torch_ROOT to a libtorch, or add what "
+    message(FATAL_ERROR "fourfold needs torch, but CMake found none. Set Torch_ROOT to a libtorch, or add what "
       "`python -c 'import torch; print(torch.utils.cmake_prefix_path)'` prints to CMAKE_PREFIX_PATH.")
   endif()
   message(FATAL_ERROR
-    "fourfold is built against torch, and found none for Python ${Python_EXECUTABLE}. Install torch "
+    "fourfold needs torch, but ${Python_EXECUTABLE} has none. Install torch "
     "${FOURFOLD_TORCH_MINIMUM} or newer there and build with `pip install --no-build-isolation .`, or point Torch_ROOT "
     "at a libtorch.")
 endif()

@@ -20,8 +20,8 @@ function(fourfold_fetch_torch_headers required)
     endif()
     file(GLOB marks "${PROJECT_SOURCE_DIR}/build/torch-headers/*/complete")
     list(TRANSFORM marks REPLACE "complete$" "torch/include" OUTPUT_VARIABLE includes)
-    message(WARNING "The headers of other versions of torch were not fetched: ${missing}. Under a torch that this build "
-      "has no gradients for, they run in Python, slower.")
+    message(WARNING "The headers of other versions of torch were not fetched: ${missing}. For torch versions that "
+      "this build has no gradients for, gradients run in Python, slower.")
   endif()
   set(FOURFOLD_TORCH_INCLUDES "${includes}" PARENT_SCOPE)
   set(FOURFOLD_TORCH_MISSING "${missing}" PARENT_SCOPE)
@@ -42,7 +42,7 @@ elseif(NOT _wanted STREQUAL "OFF")
   set(FOURFOLD_TORCH_INCLUDES "${FOURFOLD_TORCH_HEADERS}")
   foreach(_include IN LISTS FOURFOLD_TORCH_INCLUDES)
     if(NOT EXISTS "${_include}/torch/csrc/Dtype.h")
-      message(FATAL_ERROR "FOURFOLD_TORCH_HEADERS names ${_include}, which holds no torch/csrc/Dtype.h. Name the "
+      message(FATAL_ERROR "FOURFOLD_TORCH_HEADERS names ${_include}, which contains no torch/csrc/Dtype.h. Name the "
         "include folders of torch's Python packages, or set it to AUTO, ON or OFF.")
     endif()
   endforeach()

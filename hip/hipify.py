@@ -27,7 +27,7 @@ def main() -> None:
     source, output = map(Path, sys.argv[1:])
     files = sorted(path for path in source.iterdir() if path.suffix in (".cu", ".cuh"))
     if not files:
-        sys.exit(f"hipify: {source} holds no .cu file")
+        sys.exit(f"hipify: {source} contains no .cu file")
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -66,7 +66,7 @@ def collect(file: Path, outcomes: dict[str, tuple[Path, str]], output: Path) -> 
         return [f"hipify: {file.name} was not translated"]
     path, status = outcomes[file.name]
     if not path.exists():
-        return [f"hipify: {file.name} has no translation ({status or 'hipify says nothing of it'})"]
+        return [f"hipify: {file.name} has no translation ({status or 'hipify skipped it'})"]
     text = path.read_text()
     name = f"{file.stem}.hip" if file.suffix == ".cu" else path.name
     (output / name).write_text(text)

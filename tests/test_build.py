@@ -168,7 +168,7 @@ def test_a_missing_torch_is_named(configure, tmp_path):
     python = tmp_path / "empty" / "bin" / "python"
     code, said = configure(python=python)
     assert code == 1
-    assert f"found none for Python {python}. Install torch 2.10 or newer there and build with " in said
+    assert f"fourfold needs torch, but {python} has none. Install torch 2.10 or newer there and build with " in said
     assert "`pip install --no-build-isolation .`" in said
 
 
@@ -207,7 +207,7 @@ def test_msvc_is_refused(configure, tmp_path):
     )
     code, said = configure(CXX=str(cl))
     assert code == 1
-    assert f"fourfold needs GCC or Clang, whose C++ extensions its kernels use, but {cl} is MSVC 19.44." in said
+    assert f"fourfold needs GCC or Clang, because its kernels use their C++ extensions, but {cl} is MSVC 19.44." in said
     assert (
         "Build it with GCC or Clang on Linux or macOS; on Windows, in WSL, or with clang-cl, which is unproved." in said
     )
@@ -226,8 +226,9 @@ def test_two_processors_in_one_library_are_refused(configure):
     code, said = configure("-DCMAKE_OSX_ARCHITECTURES=arm64;x86_64")
     assert code == 1
     assert (
-        "fourfold is compiled for one processor, whose vectors its kernels use, but CMAKE_OSX_ARCHITECTURES asks for "
-        "arm64 and x86_64 in one library. Set it, or ARCHFLAGS, to one of them, and build once for each." in said
+        "fourfold builds for one architecture at a time, because its kernels use vector instructions, but "
+        "CMAKE_OSX_ARCHITECTURES is arm64 and x86_64. Set it, or ARCHFLAGS, to one of them, and build once for each."
+        in said
     )
 
 

@@ -154,7 +154,7 @@ def test_a_library_that_was_built_otherwise_is_refused(configure, built, fact, v
 
 def test_a_folder_without_a_library_is_refused(configure, built):
     built.facts.unlink()
-    assert refusal(configure, built.prefix) == "which holds no share/fourfold/build.cmake."
+    assert refusal(configure, built.prefix) == "which has no share/fourfold/build.cmake."
     code, said = configure("-DFOURFOLD_PYTHON=OFF")
     assert code == 1
     assert (

@@ -94,7 +94,7 @@ def test_words_in_comments_and_sentences_are_not_code(hipify):
 def test_an_empty_folder_is_an_error(hipify):
     code, said, _ = hipify()
     assert code == 1
-    assert "holds no .cu file" in said
+    assert "contains no .cu file" in said
 
 
 def test_a_name_that_hipify_would_change_is_refused(hipify):
