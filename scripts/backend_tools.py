@@ -30,6 +30,8 @@ APT_PACKAGES = {
     "/usr/lib/x86_64-linux-gnu/amdgcn/bitcode/ocml.bc": "rocm-device-libs",
     "nm": "binutils",
     "/usr/lib/llvm-19/bin/llvm-install-name-tool": "llvm-19",
+    # Headers and libraries of MinGW-w64, with which the same clang compiles for Windows.
+    "x86_64-w64-mingw32-g++-posix": "g++-mingw-w64-x86-64-posix",
 }
 # NVIDIA's packages of the compiler. Those of 12.8 have no nvcc, but its headers and its assembler.
 NVCC = (
@@ -80,8 +82,8 @@ def output(*command: object, **keywords: object) -> str:
 
 
 def apt_packages() -> None:
-    """Installs what HIP's compiler needs, as root on Debian or Ubuntu; elsewhere a later step reports what is
-    missing."""
+    """Installs the compilers for AMD's GPUs and for Windows, as root on Debian or Ubuntu; elsewhere a later step
+    reports what is missing."""
     missing = [package for need, package in APT_PACKAGES.items() if not (shutil.which(need) or Path(need).exists())]
     if not missing:
         return
@@ -90,7 +92,8 @@ def apt_packages() -> None:
         run("apt-get", "install", "-q", "-y", "--no-install-recommends", *missing)
     else:
         print(
-            f"To compile for AMD GPUs, install {' '.join(missing)} (Debian 12, Ubuntu 24.04), or run this as root.",
+            f"To compile for AMD GPUs and for Windows, install {' '.join(missing)} (Debian 12, Ubuntu 24.04), or run "
+            "this as root.",
             file=sys.stderr,
         )
 
@@ -155,11 +158,11 @@ def fetch_ahead() -> None:
 
 
 def zig_tools(folder: Path, target: str) -> Path:
-    """A folder with zig's commands: c++, which compiles for that target, ar, ranlib and rc."""
+    """A folder with zig's commands: c++, which compiles for that target, ar and ranlib."""
     zig = WORK / "zig"
     python_packages(zig, ZIG)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, words in {"c++": f"c++ -target {target}", "ar": "ar", "ranlib": "ranlib", "rc": "rc"}.items():
+    for name, words in {"c++": f"c++ -target {target}", "ar": "ar", "ranlib": "ranlib"}.items():
         tool = folder / name
         tool.write_text(
             f"#!/bin/sh\nexport ZIG_GLOBAL_CACHE_DIR='{folder / 'cache'}' PYTHONPATH='{zig}'\n"
@@ -169,17 +172,26 @@ def zig_tools(folder: Path, target: str) -> Path:
     return folder
 
 
+def windows_compiler() -> tuple[str, ...]:
+    """The command that compiles and links for Windows on x86-64. The C++ library is linked statically."""
+    for need in ("clang++-19", "ld.lld-19", "x86_64-w64-mingw32-g++-posix"):
+        if shutil.which(need) is None:
+            raise Refused(f"there is no {need}: install {APT_PACKAGES[need]}")
+    link = ("-fuse-ld=lld", "-static", "-pthread", "-Wno-unused-command-line-argument")
+    return ("clang++-19", "--target=x86_64-w64-mingw32", *link)
+
+
 def windows_toolchain() -> Path:
     """A toolchain file for CMake that builds for Windows on x86-64."""
-    folder = zig_tools(WORK / "windows", "x86_64-windows-gnu")
-    file = folder / "toolchain.cmake"
+    compiler, *flags = windows_compiler()
+    file = WORK / "windows.cmake"
     file.write_text(f"""set(CMAKE_SYSTEM_NAME Windows)
 set(CMAKE_SYSTEM_PROCESSOR AMD64)
-set(CMAKE_CXX_COMPILER "{folder / "c++"}")
-set(CMAKE_AR "{folder / "ar"}")
-set(CMAKE_RANLIB "{folder / "ranlib"}")
-set(CMAKE_RC_COMPILER "{folder / "rc"}")
-set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
+set(CMAKE_CXX_COMPILER {compiler})
+set(CMAKE_CXX_FLAGS_INIT "{" ".join(flags)}")
+set(CMAKE_RC_COMPILER llvm-windres-19)
+# CMake takes lld for GNU's linker, which can write such a file for MinGW.
+set(CMAKE_LINK_DEPENDS_USE_LINKER FALSE)
 """)
     return file
 

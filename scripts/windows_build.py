@@ -1,5 +1,5 @@
-"""The step of check_backends.py for Windows: builds libfourfold with zig and links it against torch's Windows library.
-If Wine is installed, it then runs the system calls (cpp/system/windows.h) and two operators.
+"""The step of check_backends.py for Windows: builds libfourfold with clang and MinGW-w64 and links it against
+torch's Windows library. If Wine is installed, it then runs the system calls (cpp/system/windows.h) and two operators.
 
 This proves nothing about Windows itself, or about a compiler with MSVC's C++ ABI, which the Python modules need.
 """
@@ -21,12 +21,11 @@ OPTIONS = ("-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror")
 
 def windows(report: Report) -> None:
     """It proves nothing about GPU backends: its outcome is a line of the report."""
-    toolchain, torch = tools.windows_toolchain(), tools.windows_torch()
-    compiler = toolchain.parent / "c++"
-    library, built = build(toolchain, torch)
-    system = compile_program(compiler, "system.cpp", "-I", ROOT / "cpp")
+    torch = tools.windows_torch()
+    library, built = build(torch)
+    system = compile_program("system.cpp", "-I", ROOT / "cpp")
     calls = compile_program(
-        compiler, "stable_calls.cpp", "-I", ROOT / "cpp" / "include", "-isystem", torch / "include",
+        "stable_calls.cpp", "-I", ROOT / "cpp" / "include", "-isystem", torch / "include",
         library.with_suffix(".dll.a"), torch / "lib" / "torch_cpu.lib",
     )  # fmt: skip
     wine = shutil.which("wine64") or shutil.which("wine") or shutil.which("wine64", path="/usr/lib/wine")
@@ -41,14 +40,14 @@ def windows(report: Report) -> None:
     )
 
 
-def build(toolchain: Path, torch: Path) -> tuple[Path, str]:
+def build(torch: Path) -> tuple[Path, str]:
     """Returns the library and a summary for the report."""
     options = ("-DFOURFOLD_PYTHON=OFF", "-DFOURFOLD_CUDA=OFF", "-DFOURFOLD_HIP=OFF", "-DFOURFOLD_METAL=OFF")
-    options += (f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", f"-DTorch_ROOT={torch}")
-    # One level for all: zig builds its C++ library once per optimisation level, and CMake first links a test program.
-    options += ("-DCMAKE_CXX_FLAGS=-O1 -Werror",)
+    options += (f"-DCMAKE_TOOLCHAIN_FILE={tools.windows_toolchain()}", f"-DTorch_ROOT={torch}")
     # The environment's compiler settings are for this machine.
-    folder = configure("windows-build", *options, CXX="", CXXFLAGS="", LDFLAGS="", CMAKE_CXX_COMPILER_LAUNCHER="")
+    folder = configure(
+        "windows-build", *options, CXX="", CXXFLAGS="-Werror", LDFLAGS="", CMAKE_CXX_COMPILER_LAUNCHER=""
+    )
     library = folder / "cpp" / "libfourfold.dll"
     log = folder / "build.log"
     done = run(BIN / "ninja", "-C", folder, "-k", "0", "fourfold", log=log)
@@ -57,7 +56,7 @@ def build(toolchain: Path, torch: Path) -> tuple[Path, str]:
         raise Refused(f"for Windows {failed} does not build; see {log.relative_to(ROOT)}")
     objects = list((folder / "cpp").rglob("*.obj"))
     megabytes = library.stat().st_size / 1e6
-    return library, f"{len(objects)} sources compiled by zig and linked against torch 2.10, {megabytes:.1f} MB"
+    return library, f"{len(objects)} sources compiled by clang and linked against torch 2.10, {megabytes:.1f} MB"
 
 
 def not_built(log: str) -> str:
@@ -66,10 +65,11 @@ def not_built(log: str) -> str:
     return ", ".join(re.sub(r"^.*\.dir/|\.obj$", "", name) for name in failed) or "the library"
 
 
-def compile_program(compiler: Path, name: str, *options: object) -> Path:
-    program = compiler.parent / Path(name).with_suffix(".exe")
+def compile_program(name: str, *options: object) -> Path:
+    program = WORK / "windows-build" / Path(name).with_suffix(".exe")
     log = program.with_suffix(".log")
-    if run(compiler, *OPTIONS, ROOT / "tests" / "cpp" / name, *options, "-o", program, log=log).returncode:
+    source = ROOT / "tests" / "cpp" / name
+    if run(*tools.windows_compiler(), *OPTIONS, source, *options, "-o", program, log=log).returncode:
         raise Refused(f"tests/cpp/{name} does not compile for Windows; see {log.relative_to(ROOT)}")
     return program
 

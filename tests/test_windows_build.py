@@ -5,7 +5,7 @@ import windows_build
 LOG = """\
 [1/68] Building CXX object cpp/CMakeFiles/fourfold_cpu.dir/copies.cpp.obj
 FAILED: [code=1] cpp/CMakeFiles/fourfold_cpu.dir/cpu/quota.cpp.obj
-zig c++ -c cpp/cpu/quota.cpp
+clang++-19 -c cpp/cpu/quota.cpp
 FAILED: cpp/CMakeFiles/fourfold_ops.dir/ops/axpby.cpp.obj
 ninja: build stopped: cannot make progress due to previous errors.
 """
