@@ -48,6 +48,8 @@ def graph_bytes(problem: Problem, candidate: Candidate) -> int | None:
 
 def report(problems: Sequence[Problem]) -> Report:
     """All rows of the problems; ratios are to the first."""
+    gc.collect()
+    gc.freeze()  # the collections below are of new objects only
     cells, figures = [], []
     for problem in problems:
         first = None

@@ -303,7 +303,7 @@ def test_what_is_measured_of_recurrences(monkeypatch):
 
 
 def test_a_recurrence_from_end_to_end(capsys, monkeypatch, tmp_path):
-    few = [scan.problem_of(scan.EVERY["spiking neuron"], (5, 3, 4, 6)), scan.biquad(50)]
+    few = [scan.problem_of(scan.EVERY["spiking neuron"], (5, 3, 4, 6)), scan.biquad(5)]
     monkeypatch.setattr(scan, "problems", lambda request: few)
     monkeypatch.setattr(scan, "first_report", lambda request: scan.memory_report())
     file = tmp_path / "scan.json"

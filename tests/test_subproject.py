@@ -113,4 +113,4 @@ def test_a_missing_torch_names_what_to_set(tmp_path: Path) -> None:
     with pytest.raises(AssertionError) as failed:
         configure(tmp_path / "build")
     said = " ".join(str(failed.value).split())
-    assert "fourfold is built against torch, and found none. Set Torch_ROOT to a libtorch, or add what" in said
+    assert "fourfold needs torch, but CMake found none. Set Torch_ROOT to a libtorch, or add what" in said

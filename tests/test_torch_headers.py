@@ -84,7 +84,7 @@ def test_a_wheel_is_built_without_an_index(configure):
     code, said = configure("AUTO")
     assert code == 0, said
     why = "pip index versions torch says: No matching distribution found for torch"
-    assert f"The headers of other versions of torch were not fetched: {why}. Under a torch that this build has" in said
+    assert f"The headers of other versions of torch were not fetched: {why}. For torch versions that this build" in said
     assert f"-- gradients {MINE} 2.99 -- not for other versions of torch: {why} -- CPU on" in said
     code, said = configure("ON")
     assert code == 1
@@ -110,4 +110,4 @@ def test_a_wheel_that_cannot_be_read_is_a_sentence(configure):
 def test_a_folder_without_headers_is_named(configure):
     code, said = configure("/nonexistent")
     assert code == 1
-    assert "FOURFOLD_TORCH_HEADERS names /nonexistent, which holds no torch/csrc/Dtype.h. Name the include" in said
+    assert "FOURFOLD_TORCH_HEADERS names /nonexistent, which contains no torch/csrc/Dtype.h. Name the include" in said
