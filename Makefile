@@ -30,7 +30,7 @@ help:
 	@echo "make check-mac        the same on a Mac's GPU"
 	@echo "make sanitize-address  run the operators under AddressSanitizer and UBSan; needs GCC"
 	@echo "make sanitize-thread   run the recurrent engine under ThreadSanitizer; needs GCC"
-	@echo "make lint    check the Python sources with ruff, and the workflows with zizmor and actionlint"
+	@echo "make lint    check the sources with ruff, the tables of the pages, and the workflows with zizmor and actionlint"
 	@echo "make docs    build the documentation as a site, build/docs/index.html; warnings and broken links are errors"
 	@echo "make wheel   build the wheel for this machine, and test it in a fresh environment"
 	@echo "make clean   remove everything that these commands created"

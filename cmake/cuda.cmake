@@ -117,7 +117,7 @@ function(fourfold_find_cuda wanted)
     endif()
   endif()
   if(NOT missing AND CMAKE_VERSION VERSION_LESS FOURFOLD_CUDA_CMAKE)
-    set(missing "CMake ${CMAKE_VERSION} does not know nvcc's C++20: install ${FOURFOLD_CUDA_CMAKE} or newer, as `pip "
+    set(missing "CMake ${CMAKE_VERSION} does not support nvcc's C++20: install ${FOURFOLD_CUDA_CMAKE} or newer, as `pip "
       "install cmake` does")
     list(JOIN missing "" missing)
   endif()

@@ -131,7 +131,7 @@ def cuda_architectures(folder: Path) -> list[str]:
     }
     facts = (folder / "CMakeCache.txt").read_text()
     if len(told) != 1 or not next(iter(told)) or "FOURFOLD_CUDA" not in facts:
-        raise Refused(f"nvcc was told different architectures for different files, or none: {sorted(told)}")
+        raise Refused(f"nvcc's command lines name different architectures for different files, or none: {sorted(told)}")
     return sorted(next(iter(told)), key=lambda name: int(re.sub(r"\D", "", name)))
 
 

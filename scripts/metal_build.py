@@ -89,7 +89,7 @@ def check_selectors(library: Path) -> None:
     used = selectors_of(library) - FOUNDATION - UNLISTED
     unknown = {name for name in used if f'"{name}"' not in listed and f'"{getter(name)}"' not in listed}
     if unknown or not used:
-        raise Refused(f"PyObjC's Metal knows no selector {', '.join(sorted(unknown))}")
+        raise Refused(f"PyObjC's Metal lists no selector {', '.join(sorted(unknown))}")
 
 
 def getter(selector: str) -> str:

@@ -90,7 +90,7 @@ def pip(*words: str) -> str:
     done = subprocess.run(command, capture_output=True, text=True, env=surroundings)
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR: ")]
-        why = (errors or done.stderr.splitlines()[-1:] or ["it says nothing"])[0].removeprefix("ERROR: ")
+        why = (errors or done.stderr.splitlines()[-1:] or ["no error message"])[0].removeprefix("ERROR: ")
         sys.exit(f"torch_headers.py: pip {' '.join(words)} says: {why}\n{done.stderr}")
     return done.stdout
 

@@ -76,6 +76,8 @@ def check_libraries(wheel: Path, system: str) -> None:
             paths, loaded = dynamic_section(Path(archive.extract(name, folder)), system)
             if strangers := [path for path in paths if path.rstrip("/") != ORIGIN[system]]:
                 sys.exit(f"{name} should look for libraries in {ORIGIN[system]} only, but does in {strangers}")
+            if not paths and not Path(name).name.startswith("libfourfold"):
+                sys.exit(f"{name} should look for libfourfold in {ORIGIN[system]}, but has no search path")
             if strangers := [other for other in loaded if not re.fullmatch(LOADED[system], other)]:
                 sys.exit(f"{name} should load no library but torch's and the system's, but loads {strangers}")
 

@@ -111,6 +111,11 @@ def pointwise(x: Tensor, y: Tensor) -> Tensor:
     return (x * 2 + y).tanh() * torch.where(x > y, x, y.exp()) - F.gelu(x)
 
 
+def in_autocast(x: Tensor, w: Tensor) -> Tensor:
+    with torch.autocast(x.device.type, dtype=torch.bfloat16):
+        return torch.sigmoid(x @ w) * x
+
+
 def mixed(x: Tensor, h: Tensor, b: Tensor, i: Tensor, m: Tensor) -> tuple[Tensor, ...]:
     total = x * h.float() + b.float()
     return torch.where(m, total, i.float()), (total > 0) & m, (i * 3 + 1) % 7, total.half(), total.bfloat16()
@@ -236,6 +241,7 @@ FUNCTIONS = [
     Function("with_numbers", with_numbers, (ODD, 3, 70_000), dynamic=True),
     Function("special_values", lambda x: (x.exp() - 1, x.log() * 2, torch.minimum(x, x * 2), x.amax(), x.sum()),
              (torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1.0]),)),
+    Function("in_autocast", in_autocast, (draw(20, 16), draw(16, 16)), ROUNDED[torch.bfloat16]),
     of_steps("recurrence", recurrence, draw(7, 3, 20), draw(3, 20)),
     Function("powers", lambda x, y: torch.hypot(x, y) + x**6 - y.abs() ** 4.5, (draw(40), draw(40, seed=1))),
     of_steps("counted", counted, draw(6, 50)),
@@ -243,6 +249,14 @@ FUNCTIONS = [
     Function("sums_of_nothing", lambda x: ((x * 2).sum(0), (x * 3).sum(-1)), (draw(0, 4),)),
     Function("rows_of_nothing", lambda x: ((x * 2).sum(-1), (x * 3).sum(0)), (draw(4, 0),)),
 ]  # fmt: skip
+
+
+# A sample of torch's operator samples (test_compiler_operators.py).
+OPERATORS = (
+    *("addcmul", "amax", "atan2", "erf", "logsumexp", "masked.std", "softmax", "var_mean", "where"),
+    *(f"nn.functional.{name}" for name in ("binary_cross_entropy", "cross_entropy", "gelu", "layer_norm")),
+)
+SAMPLES = [f"test_compiler_operators.py::test_samples_are_as_eager[{name}-float32]" for name in OPERATORS]
 
 
 def is_simulated() -> bool:

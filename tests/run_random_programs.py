@@ -36,6 +36,8 @@ BROKEN: dict[str, Callable[[], object]] = {
     "store": lambda: mock.patch.object(rows.Rows, "row_of", row_without_end),
     "stride": lambda: mock.patch.object(layout.GridLayout, "has_dense_columns", lambda self, tensor: True),
     "chunk": lambda: mock.patch.object(builder.GridBuilder, "sum_of_chunk", sum_of_first_chunk),
+    # The values stay right, but their bits depend on the order of the threads.
+    "order": lambda: mock.patch.object(builder.GridBuilder, "across_parts", in_the_order_of_threads),
 }
 
 
@@ -50,6 +52,42 @@ sum_of_chunk = builder.GridBuilder.sum_of_chunk
 def sum_of_first_chunk(self: object, slot: object, number: int, chunk: object, column: object) -> object:
     """Puts the sums of all chunks into one place."""
     return sum_of_chunk(self, slot, number, builder.Constant(0, "index"), column)
+
+
+def in_the_order_of_threads(
+    self: builder.GridBuilder, totals: list, parts: int, per_part: int, part: object, within: object, writes: object
+) -> list:
+    """Each part adds its totals to those in shared memory when its turn comes, as atomic additions do. In the simulator
+    a thread runs on until a barrier."""
+    writer, places = self.writer, []
+    begin = 0
+    for total in totals:
+        like, lanes = total.operand, max(total.operand.lanes, 1)
+        places.append((self.shared_part(like.type, begin), writer.index("*", within, lanes)))
+        first = builder.Constant(builder.identity(total.op, like.type), like.type, like.lanes)
+        writer.body.append(builder.Store(first, *places[-1], like.type))
+        begin += lanes * per_part
+    self.kernel.shared = max(self.kernel.shared, begin * builder.BYTES_OF_PART)
+
+    def read(total: object, place: tuple) -> object:
+        like = total.operand
+        return writer.let("load", like.type, *place, lanes=like.lanes, attribute=like.type)
+
+    def add() -> None:
+        for total, place in zip(totals, places, strict=True):
+            sum_so_far = self.combined(total.op, read(total, place), total.operand)
+            writer.body.append(builder.Store(sum_so_far, *place, total.operand.type))
+
+    self.barrier()
+    if writes is None:
+        add()
+    else:
+        with writer.when(writes):
+            add()
+    self.barrier()
+    found = [read(total, place) for total, place in zip(totals, places, strict=True)]
+    self.barrier()
+    return found
 
 
 def differences(got: object, expected: object) -> list[str]:

@@ -253,7 +253,7 @@ def test_a_cmake_that_does_not_know_the_language_leaves_cuda_out(configure, tmp_
     source = copy_of_the_sources(tmp_path / "source")
     top = source / "CMakeLists.txt"
     top.write_text(top.read_text().replace("include(compiler)", "set(CMAKE_VERSION 3.25.1)\ninclude(compiler)"))
-    why = "CMake 3.25.1 does not know nvcc's C++20: install 3.25.2 or newer, as `pip install cmake` does"
+    why = "CMake 3.25.1 does not support nvcc's C++20: install 3.25.2 or newer, as `pip install cmake` does"
     code, said = configure("-DFOURFOLD_CUDA=AUTO", "-DCMAKE_CUDA_ARCHITECTURES=90", source=source)
     assert code == 0, said
     assert f"CUDA off {why} " in said

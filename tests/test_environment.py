@@ -68,6 +68,9 @@ def variables() -> dict[str, set[str]]:
         for name in read(path, text):
             found.setdefault(name, set()).add(str(path.relative_to(ROOT)))
     internal = defined_by_the_build(texts) - found.keys()
+    for path, text in texts.items():  # also of a name that CMake has for something else
+        for name in re.findall(r'os\.environ(?:\.get\(|\[)"(FOURFOLD_\w+)"', text) if path.suffix == ".py" else ():
+            found.setdefault(name, set()).add(str(path.relative_to(ROOT)))
     for path, text in texts.items():
         if path.suffix == ".py":
             for name in of_python(text) - internal:

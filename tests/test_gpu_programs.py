@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
 import fourfold
 from compiled_functions import FUNCTIONS, Function, is_simulated
-from fourfold.compiler.nest.service import Service
+from fourfold.compiler.nest.service import Service, service
 from fourfold.devices import programs
 from fourfold.scanning import capture
 from machine import devices
@@ -44,9 +47,112 @@ def test_other_sizes_of_a_function_that_is_compiled_for_any(device: str) -> None
         torch.testing.assert_close(function(x.to(device)).cpu(), call(x))
 
 
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
+    """The programs, layouts and targets that are compiled from here on."""
+    found = []
+    compile_grid = Service.compile_grid
+    monkeypatch.setattr(Service, "compile_grid", lambda self, *given: found.append(given) or compile_grid(self, *given))
+    return found
+
+
+class Loaded(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x * 1.75, -1).cos() + x.sin().exp()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_models_file_runs_its_programs_there(device: str, asked: list[tuple[str, str, str]], tmp_path: Path) -> None:
+    x = torch.randn(6, 40)
+    fourfold.save(torch.export.export(Loaded(), (x,)), tmp_path / "model.ff")
+    model = fourfold.load(tmp_path / "model.ff", device=device)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x.to(device)).cpu(), Loaded()(x))
+    assert asked, "no program ran"
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_kernels_are_cached_for_other_processes(
+    device: str, asked: list[tuple[str, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FOURFOLD_CACHE", str(tmp_path))
+    x = torch.randn(6, 40)
+    torch._dynamo.reset()
+    torch.compile(lambda x: (x * 1.625).sin() + x, backend="fourfold")(x.to(device))
+    (given,) = asked
+    with service.busy:  # the code is attached before it is cached
+        pass
+
+    def refuse(*_: object) -> bytes:
+        raise AssertionError("compiled again")
+
+    name = given[2].partition(" ")[0]
+    monkeypatch.setitem(programs.LANGUAGES, name, dataclasses.replace(programs.LANGUAGES[name], compile=refuse))
+    Service().compile_grid(*given)
+    monkeypatch.setenv("FOURFOLD_CACHE", str(tmp_path / "other"))
+    with pytest.raises(AssertionError, match="compiled again"):
+        Service().compile_grid(*given)
+
+
+def on_device(x: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(x * 2, -1).cos() + x.sum(0)
+
+
+@pytest.fixture
+def call() -> Callable[[torch.Tensor], torch.Tensor]:
+    torch._dynamo.reset()
+    return torch.compile(on_device, backend="fourfold")
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU (make check-gpu)")
+def test_programs_are_captured_in_a_graph(call: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    x = torch.randn(50, 300, device="cuda")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call(x)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = call(x)
+    x.copy_(torch.randn(50, 300))
+    graph.replay()
+    torch.testing.assert_close(captured, on_device(x))
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU (make check-gpu)")
+def test_programs_run_on_the_current_stream_and_wait_for_nothing(call: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    x, late = torch.randn(50, 300, device="cuda"), torch.full((50, 300), float("nan"), device="cuda")
+    call(x)
+    torch.cuda.synchronize()
+    stream, done = torch.cuda.Stream(), torch.cuda.Event()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(500_000_000)
+            late.copy_(x)
+            result = call(late)
+            done.record()
+            assert not done.query(), "the call returned only when the device had finished what came before it"
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.synchronize()
+    torch.testing.assert_close(result, on_device(x))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_each_device_of_a_graph_runs_its_own_programs(asked: list[tuple[str, str, str]]) -> None:
+    torch._dynamo.reset()
+    both = torch.compile(lambda x, y: (on_device(x), on_device(y)), backend="fourfold")
+    x = torch.randn(50, 300)
+    for result in both(x.to("cuda:0"), x.to("cuda:1")):
+        torch.testing.assert_close(result.cpu(), on_device(x))
+    assert asked
+
+
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("device", DEVICES)
-def test_explain_shows_the_kernel_of_a_scan(device: str, reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_shows_the_kernel_of_a_scan(device: str, reverse: bool, asked: list[tuple[str, str, str]]) -> None:
     """The kernel that runs: the call compiles the same program and layout."""
     factor = torch.tensor(0.75)  # a CPU scalar, which is a number argument of the GPU's program
 
@@ -60,18 +166,13 @@ def test_explain_shows_the_kernel_of_a_scan(device: str, reverse: bool, monkeypa
     size = (8, 20) if reverse else (6, 21)  # with vectors and without
     h, xs = torch.randn(size), torch.randn(5, *size)
     given = h.to(device), xs.to(device)
-    asked = []
-    compile_grid = Service.compile_grid
-    monkeypatch.setattr(
-        Service, "compile_grid", lambda self, *given: asked.append(given[:2]) or compile_grid(self, *given)
-    )
     explanation = fourfold.explain(call, *given)
     program = explanation.scans[0].forward.loop.programs[0]
     assert explanation.scans[0].forward.loop.way == "nest"
     assert any(word in explanation.nest(scan=0) for word in ("__global__", "kernel void"))
     capture._compiled.clear()
     (carry, ys) = call(*given)
-    assert (program.text, program.layout) in asked
+    assert (program.text, program.layout) in [given[:2] for given in asked]
     expected = []
     for x in xs.flip(0) if reverse else xs:
         h = torch.cos(h * factor + x)

@@ -71,7 +71,7 @@ def test_a_selector_that_apple_does_not_have_is_refused(used: set, tmp_path, mon
     monkeypatch.setattr(metal_build, "selectors_of", lambda library: right)
     metal_build.check_selectors("libfourfold.dylib")
     monkeypatch.setattr(metal_build, "selectors_of", lambda library: used)
-    with pytest.raises(Refused, match="PyObjC's Metal knows no selector " + "".join(used - right)):
+    with pytest.raises(Refused, match="PyObjC's Metal lists no selector " + "".join(used - right)):
         metal_build.check_selectors("libfourfold.dylib")
 
 

@@ -1,4 +1,4 @@
-"""The operating system calls in cpp/system, tested on this system; windows_build.py tests them on Windows."""
+"""The operating system calls in cpp/system, on this system; windows_build.py tests those of Windows under Wine."""
 
 import os
 import re

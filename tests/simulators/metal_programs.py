@@ -9,7 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from case_table import sanitizer_environment
 from metal_language import refusals
 
 import simulated_metal
-from compiled_functions import FUNCTIONS
+from compiled_functions import FUNCTIONS, SAMPLES
 
 TESTS = simulated_metal.ROOT / "tests"
 RACES = "races"
@@ -62,14 +62,19 @@ def said_by(run: Run, *command: object, **variables: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def pytest_of(run: Run, metal: Path = simulated_metal.METAL, plugin: Path | None = None) -> tuple[int, str]:
+def pytest_of(
+    run: Run,
+    metal: Path = simulated_metal.METAL,
+    plugin: Path | None = None,
+    tests: Sequence[str] = ("test_gpu_programs.py",),
+) -> tuple[int, str]:
     """plugin: a module that injects an error first."""
     variables = {"FOURFOLD_SIMULATED_PROGRAMS": str(simulated_metal.build(run.sanitizer, metal))}
     command = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:randomly"]
     if plugin is not None:
         variables["PYTHONPATH"] = os.pathsep.join([str(plugin.parent), os.environ.get("PYTHONPATH", "")])
         command += ["-x", "-p", plugin.stem]
-    return said_by(run, *command, "-k", run.selection, "test_gpu_programs.py", **variables)
+    return said_by(run, *command, "-k", run.selection, *tests, **variables)
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +97,11 @@ def test_compiled_functions(name: str, sources: Path, record_property) -> None:
     expected = [function for function in FUNCTIONS if function.races or not run.selection]
     passed = re.search(r"(\d+) passed", said)
     assert passed is not None and int(passed[1]) >= len(expected) > 5
+
+
+def test_samples_of_operators() -> None:
+    code, said = pytest_of(Run(), tests=SAMPLES)
+    assert code == 0 and f"{len(SAMPLES)} passed" in said, said[-6000:]
 
 
 @pytest.mark.parametrize("name", SEEDS)

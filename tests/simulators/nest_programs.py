@@ -26,6 +26,7 @@ import backend_tools
 import gpu_functions
 import grid_bytes
 import simulated
+from compiled_functions import SAMPLES
 from fourfold.compiler.nest import cuda, metal
 from fourfold.compiler.nest.grid.build import build
 from fourfold.compiler.nest.grid.layout import GridLayout
@@ -48,7 +49,13 @@ OF_CPUS = (
     "batch_norm_alone_is_torchs",
     "variance_of_a_large_mean and 1000",
 )
-OF_COMPILER = ("test_compiler_operators", "test_compiler_gradients", "test_norms", "test_compiler_special")
+OF_COMPILER = (
+    "test_compiler_operators",
+    "test_compiler_gradients",
+    "test_norms",
+    "test_compiler_special",
+    "test_compiler_expressions",
+)
 
 
 @dataclass(frozen=True)
@@ -137,6 +144,11 @@ def test_compiled_functions(setting: Setting) -> None:
     expect_success(setting.tests("test_gpu_programs.py"))
 
 
+@pytest.mark.parametrize("setting", [REVERSE, WIDE_WARP], ids=named)
+def test_samples_of_operators(setting: Setting) -> None:
+    expect_success(setting.tests(*SAMPLES))
+
+
 def test_no_thread_races_with_another() -> None:
     expect_success(RACES.random(0, 8))
     expect_success(RACES.tests("test_gpu_programs.py", selection="races"))
@@ -145,9 +157,18 @@ def test_no_thread_races_with_another() -> None:
 def test_the_same_bits_in_any_order(tmp_path: Path) -> None:
     digests = set()
     for setting in ORDERS:
-        expect_success(setting.random(0, 25, "--bits", tmp_path / "bits"))
+        expect_success(setting.random(50, 75, "--bits", tmp_path / "bits"))
         digests.add((tmp_path / "bits").read_text())
     assert len(digests) == 1
+
+
+def test_a_sum_in_the_order_of_threads_has_other_bits(tmp_path: Path) -> None:
+    """What the test above would find: values within the tolerance, from an order that isn't fixed."""
+    digests = set()
+    for setting in (PLAIN, REVERSE):
+        expect_success(setting.random(50, 75, "--bits", tmp_path / "bits", "--broken", "order"))
+        digests.add((tmp_path / "bits").read_text())
+    assert len(digests) == 2
 
 
 @pytest.mark.parametrize("fault", ["barrier", "mask", "store", "stride", "chunk"])

@@ -12,7 +12,7 @@ from fourfold.compiler.nest.loops import Grid
 from fourfold.compiler.nest.plan import ELEMENT, NotCompiled, Plan
 from fourfold.compiler.nest.steps_of_rows import IN_REGISTERS
 
-MOST_SHARED = 48 * 1024  # bytes per block; metal.py checks Metal's own limit, which is lower
+MOST_SHARED = 48 * 1024  # bytes per block; a printer refuses what its own target has no room for
 
 
 def build(program: Program, layout: GridLayout) -> Grid:
