@@ -135,6 +135,18 @@ def test_a_library_that_loads_others_is_refused(name, tmp_path):
     assert f"['{name}']" in str(refused.value)
 
 
+@linux_only
+def test_a_library_that_does_not_find_ours_is_refused(tmp_path):
+    tool("readelf", "binutils")
+    ours = tmp_path / "ours.so"
+    ours.write_bytes(library(tmp_path, "-Wl,-soname,libfourfold.so"))
+    linked = ("-Wl,--no-as-needed", str(ours))
+    wheel_checks.check_libraries(make(tmp_path, content=library(tmp_path, "-Wl,-rpath,$ORIGIN", *linked)), "linux")
+    wheel = make(tmp_path, content=library(tmp_path, *linked))
+    with pytest.raises(SystemExit, match=r"should look for libfourfold in \$ORIGIN, but has no search path"):
+        wheel_checks.check_libraries(wheel, "linux")
+
+
 @pytest.mark.parametrize(
     ("rpath", "loaded", "why"),
     [
