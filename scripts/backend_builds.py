@@ -152,6 +152,7 @@ def cuda_old(report: Report) -> None:
         "-DFOURFOLD_HIP=OFF",
         f"-DCMAKE_CUDA_ARCHITECTURES={OLD_VIRTUAL}-virtual",
         f"-DCMAKE_CUDA_FLAGS=-I{headers} --keep --keep-dir={kept}",
+        "-DCMAKE_CUDA_COMPILER_LAUNCHER=",  # ccache would give the object without the PTX
         CUDACXX=str(nvcc),
     )
     objects = folder / "cuda" / "CMakeFiles" / "fourfold_cuda.dir"
