@@ -1,7 +1,7 @@
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -55,6 +55,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if "torch._dynamo" in sys.modules:
         spared.spare_dynamo_its_clock()
     spared.spare_the_collector()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """What a file's tests have left in torch's and our caches stays: a worker's heap grows to gigabytes, and searching
+    it took an eighth of the suite's time."""
+    if nextitem is not None and nextitem.path != item.path:
+        spared.spare_the_collector()
 
 
 @pytest.fixture(autouse=True)
@@ -113,6 +121,14 @@ def collected() -> Iterator[None]:
         while gc.collect():
             pass
         yield
+
+
+@pytest.fixture
+def exporting(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Pretends that torch.onnx.export is under way, or isn't."""
+    # Dynamo lists torch's functions once: before another stands in for one of them.
+    torch._dynamo.trace_rules.get_torch_obj_rule_map()
+    return lambda on: monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: on)
 
 
 @pytest.fixture

@@ -26,6 +26,6 @@ def spare_dynamo_its_clock() -> None:
 
 
 def spare_the_collector() -> None:
-    """Excludes everything imported so far from garbage collections."""
+    """Excludes everything that is alive now from later garbage collections."""
     gc.collect()
     gc.freeze()

@@ -67,11 +67,6 @@ CASES = {
 }
 
 
-@pytest.fixture
-def exporting(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    return lambda on: monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: on)
-
-
 def expect_equal(results: Any, wanted: Any) -> None:
     results, wanted = tree_leaves(results), tree_leaves(wanted)
     assert len(results) == len(wanted)

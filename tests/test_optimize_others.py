@@ -96,13 +96,13 @@ def test_trace() -> None:
 
 # torch warns, about its own layers, that the export assigns their list of weights.
 @pytest.mark.filterwarnings("ignore:The tensor attributes .* were assigned during export")
-def test_onnx(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_onnx(exporting: Callable[[bool], None]) -> None:
     """The exporter, a separate package, captures the program first; the older exporter uses torch.jit.trace."""
     model, _ = optimized()
-    for exporting in (False, True):
-        monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda exporting=exporting: exporting)
+    for on in (False, True):
+        exporting(on)
         graph = torch.export.export(model, (X,)).graph
-        assert any(str(node.target).startswith("fourfold") for node in graph.nodes) != exporting
+        assert any(str(node.target).startswith("fourfold") for node in graph.nodes) != on
 
 
 def test_symbolic_trace() -> None:
