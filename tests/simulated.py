@@ -15,6 +15,7 @@ import hashlib
 import importlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import warnings
@@ -103,7 +104,10 @@ def compile_into(folder: Path, library: Path, warp: int, sanitizer: str, jobs: i
     def compile(source: Path) -> Path:
         target = folder / f"{source.parent.name}_{source.stem}.o"
         options = own if source in unchecked else flags
-        run("g++", *common, *options, "-x", "c++", "-c", source, "-o", target)
+        # Translated sources have the same name in each folder, and so one object in ccache.
+        name = source.relative_to(folder) if source.is_relative_to(folder) else source
+        command = (*launcher(), "g++", *common, *options, "-x", "c++", "-c", name, "-o", target)
+        run(*command, cwd=folder, CCACHE_NOHASHDIR="true")
         return target
 
     with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:
@@ -114,6 +118,10 @@ def compile_into(folder: Path, library: Path, warp: int, sanitizer: str, jobs: i
     link += [f"-Wl,--wrap={name}" for name in WRAPPED] + libfourfold()
     run(*link, "-Wl,--no-undefined" if sanitizer == "none" else "-g", "-o", library.with_suffix(".new"))
     library.with_suffix(".new").rename(library)
+
+
+def launcher() -> list[str]:
+    return ["ccache"] if shutil.which("ccache") else []
 
 
 def libfourfold() -> list[object]:

@@ -86,7 +86,6 @@ def compile_into(folder: Path, library: Path, sanitizer: str, metal: Path, jobs:
     objective = ["-x", "objective-c++", "-fobjc-runtime=gcc", "-fno-objc-arc", "-I", FRAMEWORK / "apple"]
     objective += ["-I", FRAMEWORK / "linux", "-isystem", OBJC, "-Wno-everything", "-Werror=objc-method-access"]
 
-    launcher = ["ccache"] if shutil.which("ccache") else []
     commands: dict[Path, list[object]] = {}
     own = [FRAMEWORK / "gpu.cpp", SIMULATORS / "library" / "torch_mps.cpp"]
     own += [] if sanitizer == "thread" else [SIMULATORS / "library" / "device_memory.cpp"]
@@ -107,7 +106,7 @@ def compile_into(folder: Path, library: Path, sanitizer: str, metal: Path, jobs:
         target = folder / f"{source.parent.name}_{source.stem}.o"
         # Generated sources have the same name in each folder, and so one object in ccache.
         name = source.relative_to(folder) if source.is_relative_to(folder) else source
-        run(*launcher, *commands[source], "-c", name, "-o", target, cwd=folder, CCACHE_NOHASHDIR="true")
+        run(*simulated.launcher(), *commands[source], "-c", name, "-o", target, cwd=folder, CCACHE_NOHASHDIR="true")
         return target
 
     with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:

@@ -56,6 +56,25 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
     return found
 
 
+@pytest.mark.parametrize(("apart", "wide"), [(2**30, 1), (2**29 - 40, 0)])
+@pytest.mark.parametrize("device", DEVICES)
+def test_indices_have_64_bits_where_rows_lie_far_apart(
+    device: str, apart: int, wide: int, asked: list[tuple[str, str, str]]
+) -> None:
+    """The first rows' last one begins 2^31 elements after the first: with 32 bits, before it."""
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(x * 1.375, -1).cos()
+
+    values = torch.randn(3, 40).half()
+    room = torch.empty(2 * apart + 40, dtype=torch.float16, device=device)  # at most 4 GiB
+    x = room.as_strided((3, 40), (apart, 1)).copy_(values)
+    torch._dynamo.reset()
+    result = torch.compile(call, backend="fourfold")(x)
+    torch.testing.assert_close(result.cpu().float(), call(values.float()), rtol=2e-3, atol=2e-3)
+    assert [f" wide={wide}" in layout for _, layout, _ in asked] == [True]
+
+
 class Loaded(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.softmax(x * 1.75, -1).cos() + x.sin().exp()

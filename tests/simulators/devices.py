@@ -7,8 +7,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 import fourfold
 import simulated
 
@@ -23,7 +21,7 @@ from op_cases import CASES, differentiable, flatten, tolerance
 simulator = ctypes.CDLL(sys.argv[1])
 simulator.gpusim_choose_device(1)
 names = ("vectors", "vector", "short", "tutorial", "relu")
-for case in [case for case in CASES if case.op == sys.argv[2] and case.gradient and case.name in names]:
+for case in [case for case in CASES if case.gradient and case.name in names]:
     args, leaves = differentiable(case.arguments(torch.float32))
     with torch.autograd.set_multithreading_enabled(False):  # the current device is each thread's own
         outputs = flatten(case.function(*args))
@@ -33,18 +31,17 @@ for case in [case for case in CASES if case.op == sys.argv[2] and case.gradient 
     expected = [*wanted, *torch.autograd.grad(sum(o.sum() for o in wanted), leaves)]
     for result, other in zip((*outputs, *grads), expected, strict=True):
         torch.testing.assert_close(result, other, **tolerance(other, torch.float32, gradient=True))
-    print(case.id)
+    print(case.op)
 """
 
 
-@pytest.mark.parametrize("operator", fourfold.operator_names())
-def test_a_call_runs_where_its_tensors_are_and_leaves_the_device_as_it_was(operator: str) -> None:
+def test_a_call_runs_where_its_tensors_are_and_leaves_the_device_as_it_was() -> None:
     library = str(simulated.build(sanitizer="checked"))
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, library, operator],
+        [sys.executable, "-c", SCRIPT, library],
         env=os.environ | {"PYTHONPATH": str(simulated.ROOT / "tests"), "FOURFOLD_SIMULATED": library},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split(), f"no case of {operator} ran"
+    assert set(done.stdout.split()) == set(fourfold.operator_names())
