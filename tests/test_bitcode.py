@@ -6,6 +6,7 @@ import ctypes
 import importlib
 import itertools
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -268,6 +269,16 @@ def test_a_function_takes_what_it_refers_to_and_no_more():
     assert "declare float @cosf(float) nobuiltin" in third and "@llvm.cos" not in third
     assert "tail call float @cosf(float %x)" in third and "declare float @llvm.fabs.f32(float) #1" in third
     assert "triple" not in first
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs Linux")
+def test_an_archive_keeps_no_file_open() -> None:
+    """Forked processes would read from one position, each moved by the other's reads."""
+    functions()
+    path = bitcode._path(LEVEL)
+    archive = bitcode.Archive(path)
+    assert not [file for file in Path("/proc/self/fd").iterdir() if file.exists() and file.samefile(path)]
+    assert archive[next(iter(archive))]
 
 
 def test_a_function_that_calls_more_than_mathematics_is_refused():

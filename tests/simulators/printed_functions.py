@@ -33,7 +33,7 @@ GROUPS = [memory.group_kernel(kind) for kind in OWN]
 
 
 def kernels(architecture: str = "", among: tuple[str, ...] = ()) -> list[str]:
-    """Sources that are compiled in parallel; the longest first. Of the operations' all, or one architecture's share."""
+    """Sources that are compiled in parallel, the longest first; with an architecture among others, its share."""
     operations = [functions.cuda_kernel(type, lanes) for lanes in reversed(LANES) for type in reversed(functions.TYPES)]
     if among and os.environ.get("FOURFOLD_PROGRAMS") != "full":
         operations = operations[among.index(architecture) :: len(among)]

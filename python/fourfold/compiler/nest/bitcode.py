@@ -1,5 +1,6 @@
 """The elementary functions of the CPU's kernels as LLVM bitcode, which a compiled program links and inlines."""
 
+import io
 import zipfile
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -15,10 +16,10 @@ _SUFFIX = ".bc"
 
 class Archive(Mapping[str, bytes]):
     """Each function's bitcode by its name, such as fourfold_exp_float32: a module with that function, which takes and
-    returns native vectors by value. Functions are read from the file on demand."""
+    returns native vectors by value. The file is read once: forked processes would share an open file's position."""
 
     def __init__(self, path: Path) -> None:
-        self._zip = zipfile.ZipFile(path)
+        self._zip = zipfile.ZipFile(io.BytesIO(path.read_bytes()))
         self._names = [name.removesuffix(_SUFFIX) for name in self._zip.namelist() if name.endswith(_SUFFIX)]
 
     def __getitem__(self, name: str) -> bytes:
