@@ -31,6 +31,10 @@ OLD_ARCHITECTURES = ("89", "120")
 OLD_PTX = "8.7"
 
 
+# Where code is compiled and linked but not run, the optimizer, which takes half of the time, would prove nothing.
+UNOPTIMIZED = tuple(f"-DCMAKE_{language}_FLAGS_RELEASE=-O0 -DNDEBUG" for language in ("CXX", "OBJCXX"))
+
+
 def configure(name: str, *options: str, **environment: str) -> Path:
     """A configured build folder. The CPU kernels are built for one level only; other tests cover the rest."""
     folder = WORK / name

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from backend_report import Refused
@@ -162,7 +163,9 @@ def zig_tools(folder: Path, target: str) -> Path:
     zig = WORK / "zig"
     python_packages(zig, ZIG)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, words in {"c++": f"c++ -target {target}", "ar": "ar", "ranlib": "ranlib"}.items():
+    # Without optimization, as in CMake's trials, zig would build and link its UndefinedBehaviorSanitizer.
+    compiler = f"c++ -target {target} -fno-sanitize=undefined"
+    for name, words in {"c++": compiler, "ar": "ar", "ranlib": "ranlib"}.items():
         tool = folder / name
         tool.write_text(
             f"#!/bin/sh\nexport ZIG_GLOBAL_CACHE_DIR='{folder / 'cache'}' PYTHONPATH='{zig}'\n"
@@ -285,10 +288,11 @@ def old_toolkit() -> tuple[Path, Path]:
 def main() -> None:
     apt_packages()
     try:
-        print(nvcc())
-        cuobjdump()
-        for major in NVRTC:
-            nvrtc(major)
+        with ThreadPoolExecutor() as pool:
+            others = [pool.submit(cuobjdump), *(pool.submit(nvrtc, major) for major in NVRTC)]
+            print(nvcc())
+        for each in others:
+            each.result()
     except Refused as why:
         sys.exit(str(why))
 

@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import backend_tools as tools
-from backend_builds import BIN, build, configure
+from backend_builds import BIN, UNOPTIMIZED, build, configure
 from backend_report import Refused, Report
 from backend_tools import MACOS, ROOT, output, run
 
@@ -24,7 +24,7 @@ FOUNDATION = {"stringWithUTF8String:", "UTF8String", "localizedDescription"}
 def metal(report: Report) -> None:
     torch = tools.macos_torch(OLDEST)
     toolchain = tools.darwin_toolchain(APPLE)
-    options = ("-DFOURFOLD_METAL=ON", "-DFOURFOLD_CUDA=OFF", "-DFOURFOLD_HIP=OFF")
+    options = (*UNOPTIMIZED, "-DFOURFOLD_METAL=ON", "-DFOURFOLD_CUDA=OFF", "-DFOURFOLD_HIP=OFF")
     options += (f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", f"-DTorch_ROOT={torch}")
     # The environment's compiler settings are for this machine.
     folder = configure("metal", *options, CXX="", CXXFLAGS="", CMAKE_CXX_COMPILER_LAUNCHER="")
@@ -42,10 +42,7 @@ def metal(report: Report) -> None:
     check_load_commands(output(OTOOL, "-l", library))
     check_selectors(library)
     report.prove("metal", "linked")
-    report.facts.append(
-        f"metal: linked for macOS {MACOS} on arm64 against torch {OLDEST} and {NEWEST}, "
-        f"{library.stat().st_size / 1e6:.1f} MB"
-    )
+    report.facts.append(f"metal: linked for macOS {MACOS} on arm64 against torch {OLDEST} and {NEWEST}")
 
 
 def link_with_newest(folder: Path) -> None:

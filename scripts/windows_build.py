@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import backend_tools as tools
-from backend_builds import BIN, configure
+from backend_builds import BIN, UNOPTIMIZED, configure
 from backend_report import Refused, Report
 from backend_tools import ROOT, WORK, run
 
@@ -42,7 +42,13 @@ def windows(report: Report) -> None:
 
 def build(torch: Path) -> tuple[Path, str]:
     """Returns the library and a summary for the report."""
-    options = ("-DFOURFOLD_PYTHON=OFF", "-DFOURFOLD_CUDA=OFF", "-DFOURFOLD_HIP=OFF", "-DFOURFOLD_METAL=OFF")
+    options = (
+        *UNOPTIMIZED,
+        "-DFOURFOLD_PYTHON=OFF",
+        "-DFOURFOLD_CUDA=OFF",
+        "-DFOURFOLD_HIP=OFF",
+        "-DFOURFOLD_METAL=OFF",
+    )
     options += (f"-DCMAKE_TOOLCHAIN_FILE={tools.windows_toolchain()}", f"-DTorch_ROOT={torch}")
     # The environment's compiler settings are for this machine.
     folder = configure(
@@ -55,8 +61,7 @@ def build(torch: Path) -> tuple[Path, str]:
         failed = not_built(log.read_text())
         raise Refused(f"for Windows {failed} does not build; see {log.relative_to(ROOT)}")
     objects = list((folder / "cpp").rglob("*.obj"))
-    megabytes = library.stat().st_size / 1e6
-    return library, f"{len(objects)} sources compiled by clang and linked against torch 2.10, {megabytes:.1f} MB"
+    return library, f"{len(objects)} sources compiled by clang and linked against torch 2.10"
 
 
 def not_built(log: str) -> str:
