@@ -24,7 +24,7 @@ FOUNDATION = {"stringWithUTF8String:", "UTF8String", "localizedDescription"}
 def metal(report: Report) -> None:
     torch = tools.macos_torch(OLDEST)
     toolchain = tools.darwin_toolchain(APPLE)
-    options = (*UNOPTIMIZED, "-DFOURFOLD_METAL=ON", "-DFOURFOLD_CUDA=OFF", "-DFOURFOLD_HIP=OFF")
+    options = (UNOPTIMIZED, "-DFOURFOLD_METAL=ON", "-DFOURFOLD_CUDA=OFF", "-DFOURFOLD_HIP=OFF")
     options += (f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", f"-DTorch_ROOT={torch}")
     # The environment's compiler settings are for this machine.
     folder = configure("metal", *options, CXX="", CXXFLAGS="", CMAKE_CXX_COMPILER_LAUNCHER="")

@@ -43,7 +43,7 @@ def windows(report: Report) -> None:
 def build(torch: Path) -> tuple[Path, str]:
     """Returns the library and a summary for the report."""
     options = (
-        *UNOPTIMIZED,
+        UNOPTIMIZED,
         "-DFOURFOLD_PYTHON=OFF",
         "-DFOURFOLD_CUDA=OFF",
         "-DFOURFOLD_HIP=OFF",
