@@ -42,14 +42,8 @@ def windows(report: Report) -> None:
 
 def build(torch: Path) -> tuple[Path, str]:
     """Returns the library and a summary for the report."""
-    options = (
-        UNOPTIMIZED,
-        "-DFOURFOLD_PYTHON=OFF",
-        "-DFOURFOLD_CUDA=OFF",
-        "-DFOURFOLD_HIP=OFF",
-        "-DFOURFOLD_METAL=OFF",
-    )
-    options += (f"-DCMAKE_TOOLCHAIN_FILE={tools.windows_toolchain()}", f"-DTorch_ROOT={torch}")
+    options = ("-DFOURFOLD_PYTHON=OFF", "-DFOURFOLD_CUDA=OFF", "-DFOURFOLD_HIP=OFF", "-DFOURFOLD_METAL=OFF")
+    options += (UNOPTIMIZED, f"-DCMAKE_TOOLCHAIN_FILE={tools.windows_toolchain()}", f"-DTorch_ROOT={torch}")
     # The environment's compiler settings are for this machine.
     folder = configure(
         "windows-build", *options, CXX="", CXXFLAGS="-Werror", LDFLAGS="", CMAKE_CXX_COMPILER_LAUNCHER=""

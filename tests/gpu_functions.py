@@ -47,6 +47,7 @@ OPERATORS = {
     "!=": "ne",
 }
 THREADS = 64  # per block
+AMD = ("gfx90a", "gfx1030")  # wavefronts of 64 and of 32
 
 
 @dataclass(frozen=True)

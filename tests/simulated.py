@@ -27,6 +27,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 SIMULATORS = ROOT / "tests" / "simulators"
 BUILD = ROOT / "build" / "simulated"
+FULL = os.environ.get("FOURFOLD_PROGRAMS", "") == "full"  # compile and run everything, not a part
 DEVICE_CALLS = ("copy_", "get_device_index", "empty_strided", "create_tensor_from_blob")
 # Makes AddressSanitizer call a function before each access; the simulator defines these functions (gpusim/checks.cpp).
 CALLS = ("asan-instrumentation-with-call-threshold=0", "asan-stack=0", "asan-globals=0")

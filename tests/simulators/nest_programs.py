@@ -37,12 +37,10 @@ from fourfold.devices.nvrtc import Nvrtc
 from machine import tool
 
 TESTS = simulated.ROOT / "tests"
-FULL = os.environ.get("FOURFOLD_PROGRAMS", "") == "full"
-SEEDS = 400 if FULL else 60
+SEEDS = 400 if simulated.FULL else 60
 # The architectures, from Turing to Blackwell, are divided between the versions of the compiler.
 NVRTC = {"12": ("sm_75", "sm_90"), "13": ("sm_80", "sm_100", "sm_120")}
-AMD = ("gfx90a", "gfx1030")
-MOST_COMPILED = 10_000 if FULL else 25
+MOST_COMPILED = 10_000 if simulated.FULL else 25
 # The number of programs, and what is left to torch, differ from the CPU's; and torch's batch norm for CPUs sums in
 # float64, which no GPU's does.
 OF_CPUS = (
@@ -123,7 +121,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
     file = tmp_path_factory.mktemp("programs") / "recorded"
     expect_success(PLAIN.random(0, SEEDS, "--record", file))
     expect_success(PLAIN.tests("test_gpu_programs.py", record=file))
-    if FULL:
+    if simulated.FULL:
         selection = " and ".join(f"not ({tests})" for tests in OF_CPUS)
         expect_success(PLAIN.tests(*(f"{name}.py" for name in OF_COMPILER), selection=selection, record=file))
     found = [tuple(json.loads(line)) for line in file.read_text().splitlines()]
@@ -211,7 +209,7 @@ def test_nvrtc(recorded: list[tuple[str, str]], major: str, architecture: str, t
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("architecture", AMD)
+@pytest.mark.parametrize("architecture", gpu_functions.AMD)
 def test_hip(recorded: list[tuple[str, str]], architecture: str, tmp_path: Path) -> None:
     backend_tools.apt_packages()
     compiler = tool("clang++-19", "clang-19")
@@ -223,7 +221,7 @@ def test_hip(recorded: list[tuple[str, str]], architecture: str, tmp_path: Path)
         assert "s_endpgm" in gpu_functions.compile_for_amd(source, architecture, folder, compiler)
 
     with ThreadPoolExecutor() as pool:
-        list(pool.map(check, enumerate(grids(recorded, first=AMD.index(architecture)))))
+        list(pool.map(check, enumerate(grids(recorded, first=gpu_functions.AMD.index(architecture)))))
 
 
 def test_metals_language(recorded: list[tuple[str, str]], tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ With FOURFOLD_PROGRAMS=full, each gets all.
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,11 +20,10 @@ import gpu_function_values as values
 import gpu_functions as functions
 from fourfold.devices.nvrtc import Nvrtc
 from machine import output_of, tool
-from simulated import ROOT
+from simulated import FULL, ROOT
 
 LANES = (0, 1, 2, 4, 8)  # 0: scalars
 NVRTC = {"12": ("sm_75", "sm_90", "sm_120"), "13": ("sm_80", "sm_100")}
-AMD = ("gfx90a", "gfx1030")
 OWN = [kind for kind, type in memory.KINDS.items() if functions.TYPES[type] == kind]
 METAL_KINDS = [kind for kind in memory.KINDS if kind != "float64"]
 MEMORY = [memory.memory_kernel(kind, lanes) for kind in memory.KINDS for lanes in memory.LANES]
@@ -35,7 +33,7 @@ GROUPS = [memory.group_kernel(kind) for kind in OWN]
 def kernels(architecture: str = "", among: tuple[str, ...] = ()) -> list[str]:
     """Sources that are compiled in parallel, the longest first; with an architecture among others, its share."""
     operations = [functions.cuda_kernel(type, lanes) for lanes in reversed(LANES) for type in reversed(functions.TYPES)]
-    if among and os.environ.get("FOURFOLD_PROGRAMS") != "full":
+    if among and not FULL:
         operations = operations[among.index(architecture) :: len(among)]
     return [*operations, "".join(MEMORY), "".join(GROUPS)]
 
@@ -58,7 +56,7 @@ def test_nvcc(tmp_path: Path) -> None:
     output_of(backend_tools.nvcc(), "-std=c++20", "-arch=sm_80", "-fmad=false", "-cubin", source, "-o", tmp_path / "x")
 
 
-@pytest.mark.parametrize("architecture", AMD)
+@pytest.mark.parametrize("architecture", functions.AMD)
 def test_hip(architecture: str, tmp_path: Path) -> None:
     backend_tools.apt_packages()
     compiler = tool("clang++-19", "clang-19")
@@ -69,7 +67,7 @@ def test_hip(architecture: str, tmp_path: Path) -> None:
         return functions.compile_for_amd(functions.cuda_source(numbered[1]), architecture, folder, compiler)
 
     with ThreadPoolExecutor() as pool:
-        made = list(pool.map(assembly, enumerate(kernels(architecture, AMD))))
+        made = list(pool.map(assembly, enumerate(kernels(architecture, functions.AMD))))
     assert all("s_endpgm" in text for text in made)
     assert "global_load_dwordx4" in made[-2] and "global_store_dwordx4" in made[-2]
     assert "ds_bpermute_b32" in made[-1] or "ds_swizzle_b32" in made[-1] or "_dpp" in made[-1]
@@ -93,7 +91,7 @@ def test_metals_language(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("warp", [32, 64])
 def test_values(warp: int) -> None:
-    operations = {32: functions.TYPES, 64: ()}[warp]  # these don't depend on the wavefront
+    operations = functions.TYPES if warp == 32 else ()  # these don't depend on the wavefront
     library = functions.simulated("".join([*(kernels()[:-2] if operations else ()), *MEMORY, *GROUPS]), warp)
     for type in operations:
         for lanes in LANES:
