@@ -31,6 +31,7 @@ class Device(abc.ABC):
         "values": ("-k", "cuda"),
         "gradients": ("-k", "cuda"),
         "gpu_programs": (),
+        "compiler_operators": (),
     }
     # The precisions of the suite ``sequence``, the most important first.
     precisions: ClassVar[tuple[str, ...]] = ("bfloat16", "tf32", "float16", "float32")
@@ -94,7 +95,7 @@ class Apple(Device):
 
     backend = "metal"
     where = "mps"
-    tests = {"values": ("-k", "mps"), "gradients": ("-k", "mps"), "gpu_programs": ()}
+    tests = {"values": ("-k", "mps"), "gradients": ("-k", "mps"), "gpu_programs": (), "compiler_operators": ()}
     precisions = ("bfloat16", "float16", "float32")
 
     def describe(self) -> str:

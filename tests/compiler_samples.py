@@ -57,7 +57,7 @@ class Problem:
         inputs = [leaf for leaf in leaves if leaf.requires_grad]
         if self.has_gradient and smooth and inputs:
             generator = torch.Generator().manual_seed(3)
-            weights = [torch.randn(o.shape, generator=generator).to(o.dtype) for o in smooth]
+            weights = [torch.randn(o.shape, generator=generator).to(o.device, o.dtype) for o in smooth]
             found += torch.autograd.grad(smooth, inputs, weights, allow_unused=True)
         return found
 

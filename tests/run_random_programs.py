@@ -102,6 +102,7 @@ def differences(got: object, expected: object) -> list[str]:
 
 
 def is_near(mine: Tensor, theirs: Tensor) -> bool:
+    mine = mine.cpu()
     if not theirs.dtype.is_floating_point or not theirs.numel():
         return torch.equal(mine, theirs)
     distance = (mine.double() - theirs.double()).abs()
@@ -109,12 +110,13 @@ def is_near(mine: Tensor, theirs: Tensor) -> bool:
     return bool(((distance <= TOLERANCES[theirs.dtype] * (1 + scale)) | (mine == theirs) | theirs.isnan()).all())
 
 
-def on_device(given: object) -> object:
-    """A copy with the same layout, in memory allocated by the library."""
+def on_device(given: object, device: str = "cpu") -> object:
+    """A copy with the same layout, in memory that is allocated for the device."""
     if not isinstance(given, Tensor):
         return given
-    memory = torch.empty(0, dtype=torch.uint8).set_(given.untyped_storage()).clone().untyped_storage()
-    return given.new_empty(0).set_(memory, given.storage_offset(), given.shape, given.stride())
+    memory = torch.empty(0, dtype=torch.uint8).set_(given.untyped_storage()).to(device, copy=True).untyped_storage()
+    made = torch.empty(0, dtype=given.dtype, device=device)
+    return made.set_(memory, given.storage_offset(), given.shape, given.stride())
 
 
 def digest_of(results: list[object]) -> str:

@@ -2,6 +2,7 @@
 
 By default some samples of each entry in a few dtypes. FOURFOLD_OPERATORS=full runs more of them, including torch's
 reference inputs (large, special, strided), in all dtypes that the entry lists: seven minutes on two cores.
+FOURFOLD_REQUIRE=cuda runs them on the GPU.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fourfold.devices.programs import WITHOUT_FLOAT64
 
 pytestmark = pytest.mark.usefixtures("strict", "in_programs")
 FULL = os.environ.get("FOURFOLD_OPERATORS", "") == "full"
+DEVICE = os.environ.get("FOURFOLD_REQUIRE", "cpu")
 # Samples per entry: in float32, in each other dtype, and in a full run.
 MOST, FEW, MANY = 2, 1, 6
 FIRST = 20  # of an entry's samples, from which these are chosen
@@ -28,7 +30,7 @@ FIRST = 20  # of an entry's samples, from which these are chosen
 def dtypes_of(entry: OpInfo, place: int) -> list[torch.dtype]:
     """All dtypes of the entry, or float32 and one other: bfloat16 for every second entry, and a different dtype for
     each of the others."""
-    listed = sorted(entry.supported_dtypes("cpu"), key=str)
+    listed = sorted(entry.supported_dtypes(DEVICE), key=str)
     if FULL:
         return listed
     first, second = ([dtype for dtype in (each,) if dtype in listed] for each in (torch.float32, torch.bfloat16))
@@ -47,7 +49,7 @@ def samples_of(
     entry: OpInfo, dtype: torch.dtype, has_gradient: bool
 ) -> tuple[list[SampleInput], Iterator[SampleInput]]:
     """The samples to test, and the others."""
-    samples = iter(entry.sample_inputs("cpu", dtype, requires_grad=has_gradient))
+    samples = iter(entry.sample_inputs(DEVICE, dtype, requires_grad=has_gradient))
     if FULL:
         given = [*samples, *reference_inputs(entry, dtype, has_gradient)]
         return chosen(given, MANY), iter(given)
@@ -57,9 +59,9 @@ def samples_of(
 
 def reference_inputs(entry: OpInfo, dtype: torch.dtype, has_gradient: bool) -> list[SampleInput]:
     try:
-        return list(entry.reference_inputs("cpu", dtype, requires_grad=has_gradient))
+        return list(entry.reference_inputs(DEVICE, dtype, requires_grad=has_gradient))
     except ValueError:  # some entries have integer tensors, which have no gradient
-        return list(entry.reference_inputs("cpu", dtype, requires_grad=False))
+        return list(entry.reference_inputs(DEVICE, dtype, requires_grad=False))
 
 
 def is_double(value: object) -> bool:
@@ -75,7 +77,7 @@ def is_fused(problem: Problem) -> bool:
 @pytest.mark.parametrize(("name", "dtype"), cases(), ids=lambda value: str(value).removeprefix("torch."))
 def test_samples_are_as_eager(name: str, dtype: torch.dtype) -> None:
     entry = ENTRIES[name]
-    has_gradient = entry.supports_autograd and dtype in entry.supported_backward_dtypes("cpu")
+    has_gradient = entry.supports_autograd and dtype in entry.supported_backward_dtypes(DEVICE)
     samples, others = samples_of(entry, dtype, has_gradient)
     fused = False
     for sample in samples:
@@ -83,8 +85,8 @@ def test_samples_are_as_eager(name: str, dtype: torch.dtype) -> None:
         expected = problem.expected()
         if expected is None:
             continue
-        if "cpu" in WITHOUT_FLOAT64 and any(is_double(value) for value in (*problem.tensors, *expected)):
-            pytest.skip("a device that is simulated here has no float64")
+        if DEVICE in WITHOUT_FLOAT64 and any(is_double(value) for value in (*problem.tensors, *expected)):
+            pytest.skip("this device, or the one that is simulated here, has no float64")
         function, captured = problem.compiled()
         expect_as_eager(problem, function, expected, WORSE.get(name, 1))
         fused |= bool(captured.forward.compiled.programs)

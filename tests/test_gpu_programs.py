@@ -12,10 +12,13 @@ import torch
 
 import fourfold
 from compiled_functions import FUNCTIONS, Function, is_simulated
-from fourfold.compiler.nest.service import Service, service
+from fourfold.compiler.calling import Program
+from fourfold.compiler.nest.service import Service, number, service
 from fourfold.devices import programs
 from fourfold.scanning import capture
 from machine import devices
+from random_programs import Generator
+from run_random_programs import NO_FLOAT64, differences, on_device
 
 GPUS = [device for device in devices() if device != "cpu" and not programs.obstacle(device)]
 REQUIRED = os.environ.get("FOURFOLD_REQUIRE", "cpu")
@@ -45,6 +48,22 @@ def test_other_sizes_of_a_function_that_is_compiled_for_any(device: str) -> None
     for rows, columns in ((3, 40), (50, 7), (1, 3000), (2, 41)):
         x = torch.randn(rows, columns)
         torch.testing.assert_close(function(x.to(device)).cpu(), call(x))
+
+
+@pytest.mark.skipif(not GPUS, reason="needs a GPU (make check-gpu)")
+@pytest.mark.parametrize("first", range(0, 1000, 50))
+@pytest.mark.parametrize("device", GPUS)
+def test_random_programs_are_as_interpreted(device: str, first: int) -> None:
+    """In every memory layout. The simulators run other seeds (run_random_programs.py)."""
+    types = NO_FLOAT64 if device in programs.WITHOUT_FLOAT64 else ("float64", *NO_FLOAT64)
+    place = torch.device(device, 0)
+    generator, wrong = number(device=place), []
+    for seed in range(5000 + first, 5050 + first):
+        case = Generator(seed, types).program()
+        expected = Program(case.text, "interpreted", 0)(*case.arguments)
+        got = Program(case.text, "on_a_gpu", generator, place)(*(on_device(a, device) for a in case.arguments))
+        wrong += [f"seed {seed}: {what}\n{case.text}" for what in differences(got, expected)]
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.fixture
@@ -114,14 +133,14 @@ def test_kernels_are_cached_for_other_processes(
         Service().compile_grid(*given)
 
 
-def on_device(x: torch.Tensor) -> torch.Tensor:
+def of_rows_and_columns(x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x * 2, -1).cos() + x.sum(0)
 
 
 @pytest.fixture
 def call() -> Callable[[torch.Tensor], torch.Tensor]:
     torch._dynamo.reset()
-    return torch.compile(on_device, backend="fourfold")
+    return torch.compile(of_rows_and_columns, backend="fourfold")
 
 
 @pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU (make check-gpu)")
@@ -137,7 +156,7 @@ def test_programs_are_captured_in_a_graph(call: Callable[[torch.Tensor], torch.T
         captured = call(x)
     x.copy_(torch.randn(50, 300))
     graph.replay()
-    torch.testing.assert_close(captured, on_device(x))
+    torch.testing.assert_close(captured, of_rows_and_columns(x))
 
 
 @pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU (make check-gpu)")
@@ -157,16 +176,16 @@ def test_programs_run_on_the_current_stream_and_wait_for_nothing(call: Callable[
     finally:
         torch.cuda.set_sync_debug_mode("default")
         torch.cuda.synchronize()
-    torch.testing.assert_close(result, on_device(x))
+    torch.testing.assert_close(result, of_rows_and_columns(x))
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_each_device_of_a_graph_runs_its_own_programs(asked: list[tuple[str, str, str]]) -> None:
     torch._dynamo.reset()
-    both = torch.compile(lambda x, y: (on_device(x), on_device(y)), backend="fourfold")
+    both = torch.compile(lambda x, y: (of_rows_and_columns(x), of_rows_and_columns(y)), backend="fourfold")
     x = torch.randn(50, 300)
     for result in both(x.to("cuda:0"), x.to("cuda:1")):
-        torch.testing.assert_close(result.cpu(), on_device(x))
+        torch.testing.assert_close(result.cpu(), of_rows_and_columns(x))
     assert asked
 
 
