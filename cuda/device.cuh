@@ -45,45 +45,59 @@ void visit_floating(Kind kind, const F& f) {
   }
 }
 
-// Flags between blocks: after read_flag() sees a value, the writer's stores before raise_flag() are visible to any
-// block.
-FOURFOLD_FN void raise_flag(uint32_t* flag, uint32_t value) {
+// Blocks of one launch pass values to each other without flags or fences: the memory is filled with `unwritten` words
+// before the launch, each 16 bytes are stored once and as a whole, and a reader repeats its load until they are there.
+constexpr uint32_t unwritten = 0xffffffffu;
+constexpr int unwritten_byte = 0xff;
+
+// Of the values that a word can hold, only a NaN, or two of 16 bits, looks unwritten; they get another sign.
+FOURFOLD_FN uint32_t as_written(uint32_t word) { return word == unwritten ? unwritten >> 1 : word; }
+
+FOURFOLD_FN bool is_written(const uint4& words) { return words.w != unwritten; }
+
+FOURFOLD_FN void store_words(void* to, const uint4& words) {
 #if defined(USE_ROCM)
-  __hip_atomic_store(flag, value, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT);
+  auto* const at = static_cast<uint32_t*>(to);
+  const auto store = [&](int k, uint32_t word, int order) { __hip_atomic_store(at + k, word, order, __HIP_MEMORY_SCOPE_AGENT); };
+  store(0, words.x, __ATOMIC_RELAXED);
+  store(1, words.y, __ATOMIC_RELAXED);
+  store(2, words.z, __ATOMIC_RELAXED);
+  store(3, words.w, __ATOMIC_RELEASE);
 #else
-  asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+  asm volatile(
+      "{ .reg .b64 low, high; .reg .b128 all;\n\t"
+      "mov.b64 low, {%1, %2}; mov.b64 high, {%3, %4}; mov.b128 all, {low, high};\n\t"
+      "st.relaxed.gpu.global.b128 [%0], all; }" ::"l"(to), "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
+      : "memory");
 #endif
 }
 
-FOURFOLD_FN uint32_t read_flag(const uint32_t* flag) {
+// Volatile, so that the compiler keeps each repetition.
+FOURFOLD_FN uint4 load_words(const void* from) {
+  uint4 words;
 #if defined(USE_ROCM)
-  return __hip_atomic_load(flag, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_AGENT);
+  const auto* const at = static_cast<const uint32_t*>(from);
+  const auto load = [&](int k, int order) { return __hip_atomic_load(at + k, order, __HIP_MEMORY_SCOPE_AGENT); };
+  words.w = load(3, __ATOMIC_ACQUIRE);
+  words.x = load(0, __ATOMIC_RELAXED);
+  words.y = load(1, __ATOMIC_RELAXED);
+  words.z = load(2, __ATOMIC_RELAXED);
 #else
-  uint32_t value;
-  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
-  return value;
+  asm volatile(
+      "{ .reg .b64 low, high; .reg .b128 all;\n\t"
+      "ld.relaxed.gpu.global.b128 all, [%4];\n\t"
+      "mov.b128 {low, high}, all; mov.b64 {%0, %1}, low; mov.b64 {%2, %3}, high; }"
+      : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+      : "l"(from)
+      : "memory");
 #endif
+  return words;
 }
 
-// Called while polling a flag: on AMD, yields to other wavefronts of the compute unit.
+// Called while a load is repeated: on AMD, yields to other wavefronts of the compute unit.
 FOURFOLD_FN void pause() {
 #if defined(USE_ROCM)
   __builtin_amdgcn_s_sleep(1);
-#endif
-}
-
-// Loads 16 bytes that another block of the same launch may have written, bypassing this multiprocessor's L1 cache,
-// which isn't coherent. Volatile, so that the compiler doesn't move the load before the flag's.
-FOURFOLD_FN uint4 load_written(const void* from) {
-#if defined(USE_ROCM)
-  return *static_cast<const uint4*>(from);  // the acquire before it has invalidated that cache
-#else
-  uint4 value;
-  asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-               : "l"(from)
-               : "memory");
-  return value;
 #endif
 }
 

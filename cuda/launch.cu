@@ -176,9 +176,9 @@ void copy(Place place, void* to, const void* from, size_t bytes) {
   check(place, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, current_stream(place)));
 }
 
-void clear(Place place, void* memory, size_t bytes) {
+void fill(Place place, void* memory, int byte, size_t bytes) {
   const DeviceGuard guard(place);
-  check(place, cudaMemsetAsync(memory, 0, bytes, current_stream(place)));
+  check(place, cudaMemsetAsync(memory, byte, bytes, current_stream(place)));
 }
 
 }  // namespace fourfold::gpu

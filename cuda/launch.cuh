@@ -72,19 +72,19 @@ void launch(Place place, const Grid& grid, void (*kernel)(Parameters...), const 
   check(place, cudaGetLastError());
 }
 
-// Whether all blocks of such a launch can run at the same time, so that they may wait for each other.
+// The number of blocks of such a launch that can run at the same time, so that they may wait for each other.
 template <typename... Parameters>
-bool runs_at_once(Place place, const Grid& grid, void (*kernel)(Parameters...)) {
-  if (!limits(place).cooperative || grid.shared_bytes > limits(place).shared_bytes) return false;
+int64_t blocks_at_once(Place place, const Grid& grid, void (*kernel)(Parameters...)) {
+  if (!limits(place).cooperative || grid.shared_bytes > limits(place).shared_bytes) return 0;
   const DeviceGuard guard(place);
   const auto shared_bytes = static_cast<size_t>(grid.shared_bytes);
   allow_shared_memory(place, grid, reinterpret_cast<const void*>(kernel));
   int blocks = 0;
   check(place, cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, grid.threads, shared_bytes));
-  return grid.blocks <= int64_t(blocks) * limits(place).multiprocessors;
+  return int64_t(blocks) * limits(place).multiprocessors;
 }
 
-// A cooperative launch, whose blocks may wait for each other; requires runs_at_once().
+// A cooperative launch, whose blocks may wait for each other; requires blocks_at_once().
 template <typename Parameter>
 void launch_at_once(Place place, const Grid& grid, void (*kernel)(Parameter), Parameter argument) {
   const DeviceGuard guard(place);
@@ -96,6 +96,6 @@ void launch_at_once(Place place, const Grid& grid, void (*kernel)(Parameter), Pa
 
 // Asynchronous, on the current stream.
 void copy(Place place, void* to, const void* from, size_t bytes);
-void clear(Place place, void* memory, size_t bytes);
+void fill(Place place, void* memory, int byte, size_t bytes);
 
 }  // namespace fourfold::gpu

@@ -1,5 +1,6 @@
 #include "recurrent.cuh"
 
+#include <algorithm>
 #include <limits>
 
 namespace fourfold::gpu {
@@ -7,22 +8,26 @@ namespace fourfold::gpu {
 std::optional<Sequence> as_sequence(const RecurrentLayer& layer) {
   constexpr int64_t most = std::numeric_limits<int>::max();
   // 16-byte slots begin at multiples of 8 values, and a block has 8 units. A single step is not worth it.
-  const bool fits = layer.batch >= 1 && layer.batch <= most_rows && layer.hidden_size >= block_units &&
+  const bool fits = layer.batch >= 1 && layer.batch <= most && layer.hidden_size >= block_units &&
                     layer.hidden_size % block_units == 0 && layer.hidden_size <= most && layer.time >= 2 &&
                     layer.time <= most;
-  if (!fits || !limits(layer.place).tile_products) return std::nullopt;
+  const bool knows_lengths = layer.offsets == nullptr || layer.batch <= most_batch;
+  if (!fits || !knows_lengths || !limits(layer.place).tile_products) return std::nullopt;
   Sequence sequence{
       .time = static_cast<int>(layer.time),
       .batch = static_cast<int>(layer.batch),
       .hidden_size = static_cast<int>(layer.hidden_size),
-      .row_tiles = static_cast<int>((layer.batch + row_tile - 1) / row_tile),
+      .row_tiles = static_cast<int>((std::min<int64_t>(layer.batch, most_rows) + row_tile - 1) / row_tile),
       .reverse = layer.reverse,
+      .has_two_sums = false,
       .reset = resets_of(layer),
       .rows = first_row(layer, layer.time),
+      .first_row = 0,
+      .other_rows = 0,
       .lengths = {},
-      .flags = nullptr,
   };
-  for (int64_t t = layer.time; t-- > 0;) {
+  if (layer.offsets == nullptr) std::fill_n(sequence.lengths, most_batch, sequence.time);
+  for (int64_t t = layer.time; layer.offsets != nullptr && t-- > 0;) {
     const int64_t ending = t + 1 < layer.time ? active_rows(layer, t + 1) : 0;
     for (int64_t row = ending; row < active_rows(layer, t); ++row) sequence.lengths[row] = static_cast<int>(t + 1);
   }
@@ -38,8 +43,9 @@ void expect_choice(const RecurrentLayer& layer) {
   if (forced_path() != Path::persistent) return;
   fail("fourfold: expected a layer that runs in one launch, because FOURFOLD_GPU_PATH=persistent is set, but got ",
        layer.time, " steps, batch ", layer.batch, " and hidden_size ", layer.hidden_size,
-       "; one launch needs 2 steps or more, a batch of at most ", most_rows, ", a hidden_size that is a multiple of ",
-       block_units, ", 16 or 32 bits, and a GPU that holds all its blocks at once; otherwise unset the variable");
+       "; one launch needs 2 steps or more, a hidden_size that is a multiple of ", block_units,
+       ", 16 or 32 bits, and a GPU that holds hidden_size / ", block_units, " blocks for each ", most_rows,
+       " rows at once; otherwise unset the variable");
 }
 
 Aligned aligned_h_0(const RecurrentForward& job) {

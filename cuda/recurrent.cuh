@@ -256,17 +256,38 @@ bool with_variant(bool allow_tf32, const F& f) {
   }
 }
 
-// One cooperative launch, if all its blocks fit the device at once.
+// The launches with which the rows of a layer that don't fit the device at once are computed, some after the others.
+// With more, a launch per step is faster, because it multiplies all rows at once.
+constexpr int64_t most_launches = 3;
+
+// Cooperative launches of all rows, or false. passed_on: the memory through which blocks pass values to each other.
 template <typename Job>
-bool launch_persistent(Place place, void (*kernel)(Job), Job job, int columns) {
-  const Sequence& sequence = job.sequence;
-  const int64_t blocks = sequence.hidden_size / block_units;
-  const Grid grid{blocks, persistent_threads, sums_bytes(sequence.row_tiles, columns)};
-  if (!runs_at_once(place, grid, kernel)) return false;
-  const Tensor flags = empty(place, {blocks}, ScalarType::Int);
-  clear(place, out_data(flags), static_cast<size_t>(blocks) * sizeof(uint32_t));
-  job.sequence.flags = static_cast<uint32_t*>(out_data(flags));
-  launch_at_once(place, grid, kernel, job);
+bool launch_persistent(const RecurrentLayer& layer, void (*kernel)(Job), Job job, int columns, void* passed_on, int64_t bytes) {
+  const Place place = layer.place;
+  const int64_t unit_blocks = layer.hidden_size / block_units;
+  const int64_t groups = (layer.batch + most_rows - 1) / most_rows;
+  const int64_t sums = sums_bytes(job.sequence.row_tiles, columns);
+  Grid grid{0, persistent_threads, 2 * sums};
+  int64_t room = blocks_at_once(place, grid, kernel);
+  job.sequence.has_two_sums = room >= unit_blocks;
+  if (!job.sequence.has_two_sums) {
+    grid.shared_bytes = sums;
+    room = blocks_at_once(place, grid, kernel);
+  }
+  const int64_t at_once = std::min<int64_t>(room / unit_blocks, most_batch / most_rows);
+  // Later launches don't know where a step begins if earlier rows can end before it.
+  const int64_t most = layer.offsets == nullptr ? most_launches : 1;
+  if (groups > at_once * most) return false;
+  fill(place, passed_on, unwritten_byte, static_cast<size_t>(bytes));
+  for (int64_t row = 0; row < layer.batch; row += at_once * most_rows) {
+    const int64_t rows = std::min(layer.batch - row, at_once * most_rows);
+    Job part = job.from_row(row);
+    part.sequence.batch = static_cast<int>(rows);
+    part.sequence.first_row = static_cast<int>(row);
+    part.sequence.other_rows = static_cast<int>(layer.batch - rows);
+    grid.blocks = (rows + most_rows - 1) / most_rows * unit_blocks;
+    launch_at_once(place, grid, kernel, part);
+  }
   return true;
 }
 
@@ -291,7 +312,8 @@ bool run_persistent(const RecurrentForward& job, const Tensor& projection) {
   return with_variant<Cell, T>(job.layer.allow_tf32, [&](auto rounding, auto list, auto) {
     return decltype(list)::visit(sequence->hidden_size, chunk_depth<T>, [&](auto chunks) {
       const auto kernel = persistent_forward<Cell, T, decltype(rounding)::value, decltype(chunks)::value>;
-      return launch_persistent(job.layer.place, kernel, persistent, Cell::gates);
+      const int64_t bytes = sequence->rows * sequence->hidden_size * static_cast<int64_t>(sizeof(T));
+      return launch_persistent(job.layer, kernel, persistent, Cell::gates, job.output, bytes);
     });
   });
 }
@@ -318,7 +340,8 @@ bool run_persistent(const RecurrentBackward& job, const Tensor& grad_gates) {
   return with_variant<Cell, T>(job.layer.allow_tf32, [&](auto rounding, auto, auto list) {
     return decltype(list)::visit(Cell::gates * sequence->hidden_size, chunk_depth<T>, [&](auto chunks) {
       const auto kernel = persistent_backward<Cell, T, decltype(rounding)::value, decltype(chunks)::value>;
-      return launch_persistent(job.layer.place, kernel, persistent, 1);
+      const int64_t bytes = sequence->rows * Cell::grads * sequence->hidden_size * static_cast<int64_t>(sizeof(T));
+      return launch_persistent(job.layer, kernel, persistent, 1, persistent.grad_gates, bytes);
     });
   });
 }

@@ -82,6 +82,8 @@ def check_linked(folder: Path, report: Report, backend: str) -> None:
     lacking = library_symbols.only_in_gpu_torch(library, TORCH / "lib" / "libtorch_cpu.so")
     if lacking:
         raise Refused(f"a CPU build of torch lacks {', '.join(lacking)}, which the kernels are to look up by name")
+    if streams := library_symbols.iostreams(library):
+        raise Refused(f"the library uses iostreams: {', '.join(streams)}")
     path = os.pathsep.join([str(package), str(ROOT / "tests"), *filter(None, sys.path)])
     command = (sys.executable, "-S", str(ROOT / "scripts" / "run_cpu_operators.py"), backend)
     print("+", *command, flush=True)

@@ -9,13 +9,15 @@ from pathlib import Path
 # The C and C++ runtimes: their symbols have a version, or belong to the compiler or linker.
 RUNTIME = r"\w+@(?:GLIBC|GLIBCXX|CXXABI|GCC)_[\d.]+|_ITM_\w+|__gmon_start__|__cxa_\w+"
 STABLE_ABI = r"(?:aoti_torch|torch)_\w+"
+IOSTREAMS = re.compile(r"\bstd::(?:__cxx11::)?(?:locale|ios_base|basic_ios|\w*stream|\w*streambuf|basic_\w*buf)\b")
 HIP_RUNTIME = r"(?:__)?hip[A-Z]\w*@hip_[\d.]+"
 
 
 def symbols(path: Path, *options: str, nm: str = "nm") -> list[tuple[str, str]]:
     """(kind, name) of each symbol, as nm prints them."""
     said = subprocess.run([nm, *options, str(path)], check=True, capture_output=True, text=True).stdout
-    return [tuple(line.split(maxsplit=2)[-2:]) for line in said.splitlines() if line and not line.endswith(":")]
+    lines = [line for line in said.splitlines() if line and not line.endswith(":")]
+    return [re.fullmatch(r"[0-9a-f]* *(\S) (.*)", line).groups() for line in lines]
 
 
 def undefined(path: Path, nm: str = "nm") -> list[tuple[str, str]]:
@@ -26,6 +28,13 @@ def unexpected(path: Path, hip: bool = False, nm: str = "nm") -> list[str]:
     """The undefined symbols that belong neither to the C and C++ runtimes, nor to torch's stable ABI, nor to HIP."""
     allowed = re.compile("|".join([RUNTIME, STABLE_ABI] + [HIP_RUNTIME] * hip))
     return [name for _, name in undefined(path, nm) if not allowed.fullmatch(name)]
+
+
+def iostreams(path: Path, nm: str = "nm") -> list[str]:
+    """The undefined symbols of iostreams, which crash in a process with a GPU build of torch (cpp/system/text.h).
+    torch's headers include <iostream>, which only initialises them."""
+    names = [name for _, name in symbols(path, "--dynamic", "--undefined-only", "--demangle", nm=nm)]
+    return [name for name in names if IOSTREAMS.search(name) and "std::ios_base::Init::" not in name]
 
 
 def only_in_gpu_torch(path: Path, torch_cpu: Path, nm: str = "nm") -> list[str]:

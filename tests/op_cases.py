@@ -272,6 +272,9 @@ def _torch_cases(op: str) -> list[Case]:
         case("deep", 3, 2, 5, 136),
         case("vendor", 2, 512, 8, 224, reset=True),
         case("row-tiles-reset", 4, 37, 5, 40, reset=True),
+        case("row-groups-reset", 4, 150, 3, 24, reset=True),
+        case("packed-row-groups", 3, 70, 3, 24, sizes=[70, 65, 30]),
+        case("launches", 3, 330, 3, 40),
         case("packed-row-tiles-reset", 5, 20, 4, 24, sizes=[20, 17, 16, 3, 1], reset=True),
         case("packed-row-tiles-reset-reverse", 5, 20, 4, 24, sizes=[20, 17, 16, 3, 1], reset=True, reverse=True),
         case("chunks", 24, 13, 3, 200),  # of steps that a CPU computes together
@@ -332,7 +335,7 @@ CASES = [
     Case("lltm", "packed", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, False), every_road=True),
     Case("lltm", "packed-reverse", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, True), every_road=True),
     Case("lltm", "packed-many", _lltm_packed([16] * 9 + [11] * 5 + [5] * 4 + [1] * 3, 8, 64, False)),
-    # On a GPU: several row tiles, a depth split between several warps, and steps without all rows.
+    # On a GPU: several row tiles, blocks and launches, a depth split between several warps, and steps without all rows.
     Case("lltm", "row-tiles", _lltm(3, 37, 5, 40)),
     Case("lltm", "deep", _lltm(3, 2, 5, 136)),
     Case("lltm", "vendor", _lltm(2, 512, 8, 224)),
@@ -344,6 +347,9 @@ CASES = [
     Case("lltm", "few-reset", _reset(_lltm(3, 2, 3, 18, reverse=True))),
     Case("lltm", "few-packed-reset", _reset(_lltm_packed([3, 2, 1], 5, 18, False), packed=True)),
     Case("lltm", "row-tiles-reset", _reset(_lltm(4, 37, 5, 40))),
+    Case("lltm", "row-groups", _lltm(3, 150, 3, 24)),
+    Case("lltm", "packed-row-groups-reverse", _lltm_packed([70, 65, 30], 3, 24, True)),
+    Case("lltm", "launches-reset", _reset(_lltm(3, 330, 3, 40, reverse=True))),
     Case("lltm", "packed-row-tiles-reset", _reset(_lltm_packed([20, 17, 16, 3, 1], 4, 24, True), packed=True)),
     Case("lltm", "chunks", _lltm(24, 13, 3, 200)),  # of steps that a CPU computes together
     *_torch_cases("lstm"),

@@ -17,8 +17,11 @@ pytestmark = pytest.mark.skipif(not GPUS, reason="needs a GPU (make check-gpu)")
 
 
 def run(case: Case, args: tuple, leaves: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Results without their graph: it would keep the leaves' nodes, and with them the stream of this call, for calls on
+    other streams."""
     outputs = flatten(case.function(*args))
-    return [*outputs, *torch.autograd.grad(sum(o.sum() for o in outputs), leaves, materialize_grads=True)]
+    gradients = torch.autograd.grad(sum(o.sum() for o in outputs), leaves, materialize_grads=True)
+    return [*(o.detach() for o in outputs), *gradients]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=case_id)
@@ -36,7 +39,7 @@ def test_forward_and_backward_are_captured_in_a_graph(case: Case, dtype: torch.d
     with torch.cuda.graph(graph):
         captured = run(case, args, leaves)
     for result in captured:
-        result.detach().fill_(float("nan"))
+        result.fill_(float("nan"))
     for _ in range(2):
         graph.replay()
     for result, wanted in zip(captured, expected, strict=True):
@@ -101,7 +104,7 @@ def test_tensors_on_different_devices_are_refused_and_the_next_call_works() -> N
 
 def test_running_out_of_memory_is_an_error_and_the_next_call_works() -> None:
     x = torch.ones(1, device="cuda").expand(1 << 45)
-    with pytest.raises(RuntimeError, match="(?i)out of memory|allocation"):
+    with pytest.raises(RuntimeError, match="(?i)out of memory|allocation|torch has logged the reason"):
         fourfold.softshrink(x)
     torch.testing.assert_close(fourfold.softshrink(x[:3]), torch.full((3,), 0.5, device="cuda"))
 

@@ -11,7 +11,7 @@ import torch
 
 import fourfold
 import library_symbols
-from machine import LIBFOURFOLD, ROOT, linux_only, missing, output_of, tool
+from machine import INSTALLED, LIBFOURFOLD, ROOT, linux_only, missing, output_of, tool
 
 pytestmark = linux_only
 
@@ -37,6 +37,12 @@ def test_what_only_a_gpu_build_of_torch_has_is_no_symbol_of_ours():
     under a GPU build, because Python loads torch's GPU library for torch only."""
     cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     assert library_symbols.only_in_gpu_torch(LIBFOURFOLD, cpu, nm=tool("nm", "binutils")) == []
+
+
+def test_nothing_uses_iostreams():
+    """The modules for one torch use those of torch's headers, but pass them only strings."""
+    for path in (LIBFOURFOLD, *INSTALLED.glob("_C.*.so")):
+        assert library_symbols.iostreams(path, nm=tool("nm", "binutils")) == [], path
 
 
 @pytest.mark.skipif(torch.version.cuda is None and torch.version.hip is None, reason="torch is a CPU build")

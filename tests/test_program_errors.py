@@ -104,7 +104,10 @@ REFUSED = [
         "line 4: expected a boolean as where's first operand, but got 'x'",
     ),
     (f"{HEAD}axes a=x.0\n{X}k: int32 = constant 9999999999\n", "line 4: expected 32 bits, but got '9999999999'"),
-    (f"{HEAD}axes a=x.0\n{X}k: float32 = constant 1,5\n", "line 4: expected a number, but got '1,5'"),
+    *(
+        (f"{HEAD}axes a=x.0\n{X}k: float32 = constant {word}\n", f"line 4: expected a number, but got '{word}'")
+        for word in ("1,5", "1e400", "-1e400", "1e-400", "0x1p3", "infinity", "+1", "1e", "1.5.2", "1e5e", "-")
+    ),
     (f"{HEAD}axes a=x.0\n{X}output x float64 [a]\n", "line 4: expected a dtype of the value's type, but got 'float64'"),
     (
         f"{HEAD}axes a=x.0 b=3\n{X}output x float32 [a]\n",

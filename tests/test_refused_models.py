@@ -140,6 +140,7 @@ def test_json_is_read_strictly(block: Path, tmp_path: Path) -> None:
         ('{"a":1}x', "expected nothing behind the value"),
         ('{"a":99999999999999999999}', "expected an integer of 64 bits"),
         ('{"a":1e999}', "expected a number that float64 holds"),
+        ('{"a":1e-999}', "expected a number that float64 holds"),
         ('{"a":"\\ud800"}', "expected a whole character"),
         ('{"a":"\\x"}', "expected an escape that JSON has"),
         ('{"a":NaN}', "expected a value"),
@@ -151,6 +152,17 @@ def test_json_is_read_strictly(block: Path, tmp_path: Path) -> None:
     (tmp_path / "m.ff").write_bytes(struct.pack("<Q", 9) + b'{"a":"\xff"}')
     with pytest.raises(ValueError, match="expected UTF-8"):
         fourfold.load(tmp_path / "m.ff")
+
+
+def test_items_that_a_list_has_not_are_refused(block: Path, tmp_path: Path) -> None:
+    def change(_: Any, inner: dict[str, Any]) -> None:
+        item = next(step["item"] for step in inner["graph"]["steps"] if "item" in step)
+        item[1] = 500
+
+    loaded = fourfold.load(rewritten(block, tmp_path / "m.ff", change))
+    args, kwargs = CASES["block"].inputs(5)
+    with pytest.raises(ValueError, match="^graph: expected a list of more than 500 tensors, but got 3$"):
+        loaded(*args, **kwargs)
 
 
 def test_structures_run_nothing(block: Path, tmp_path: Path) -> None:

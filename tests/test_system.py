@@ -11,14 +11,22 @@ from machine import ROOT, output_of, tool
 SOURCES = ROOT / "cpp"
 SUFFIXES = (".h", ".cpp", ".cu", ".cuh", ".mm", ".metal")
 FOLDERS = (SOURCES, ROOT / "cuda", ROOT / "metal")
-# Calls of POSIX and Windows, which belong in cpp/system only. cpuid.h queries the processor, and <fstream> is C++.
+# Calls of POSIX and Windows, which belong in cpp/system only. cpuid.h queries the processor.
 OF_A_SYSTEM = re.compile(
     r"#include <(dlfcn|fcntl|link|malloc|pthread|sched|unistd|windows|sys/\w+)\.h>"
     r"|\b(dlopen|dlsym|dladdr|mmap|pthread_\w+|sched_\w+|sysconf|syscall|aligned_alloc)\("
 )
 
 
-def test_the_system_answers_as_it_should(tmp_path):
+# text.h explains why they aren't used. The modules for C++ programs, in the folder nn, print themselves with them.
+IOSTREAMS = re.compile(
+    r"#include <(fstream|iomanip|iosfwd|iostream|istream|locale|ostream|sstream|streambuf)>"
+    r"|\bstd::(cerr|clog|cout|locale|\w*stream)\b"
+)
+
+
+@pytest.mark.parametrize("flags", [(), ("-DFOURFOLD_LACKS_CHARS",)], ids=["", "numbers as on macOS"])
+def test_the_system_answers_as_it_should(tmp_path, flags):
     digits, empty = tmp_path / "digits", tmp_path / "empty"
     digits.write_text("0123456789")
     empty.touch()
@@ -30,6 +38,7 @@ def test_the_system_answers_as_it_should(tmp_path):
         "-Wextra",
         "-Werror",
         "-rdynamic",
+        *flags,
         "-I",
         SOURCES,
         source,
@@ -53,3 +62,10 @@ def test_the_system_is_asked_in_one_place(folder):
         if path.parent == folder:
             text = re.sub(r"//.*", "", path.read_text(encoding="utf-8"))
             assert not OF_A_SYSTEM.search(text), path
+
+
+def test_no_source_uses_iostreams():
+    for path in (path for folder in FOLDERS for path in folder.rglob("*") if path.suffix in SUFFIXES):
+        if path.parent.name != "nn":
+            text = re.sub(r"//.*", "", path.read_text(encoding="utf-8"))
+            assert not IOSTREAMS.search(text), path

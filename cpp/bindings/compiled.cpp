@@ -261,8 +261,8 @@ PyObject* call_compiled(PyObject* callable, PyObject* const* arguments, size_t f
   HANDLE_TH_ERRORS
   const std::shared_ptr<Function>& function = *reinterpret_cast<Compiled*>(callable)->function;
   const auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
-  TORCH_CHECK_TYPE(names == nullptr && count == function->wanted.size(), "expected ", function->wanted.size(),
-                   " arguments without names, but got ", count);
+  TORCH_CHECK_TYPE(names == nullptr && count == function->wanted.size(), "expected ",
+                   std::to_string(function->wanted.size()), " arguments without names, but got ", std::to_string(count));
   Values inputs;
   inputs.reserve(count);
   for (size_t k = 0; k < count; ++k) inputs.push_back(value_of(arguments[k]));

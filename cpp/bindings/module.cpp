@@ -7,9 +7,9 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -17,24 +17,17 @@
 #include "program/nests.h"
 #include "program/operations.h"
 #include "system/system.h"
+#include "system/text.h"
 
 namespace {
 
 std::map<std::string, std::string> build_facts() {
   std::map<std::string, std::string> facts;
-  std::istringstream lines(fourfold_build_facts());
-  for (std::string line; std::getline(lines, line);) {
+  for (const std::string_view line : fourfold::system::split(fourfold_build_facts(), '\n')) {
     const auto equals = line.find('=');
-    facts[line.substr(0, equals)] = line.substr(equals + 1);
+    facts[std::string(line.substr(0, equals))] = line.substr(equals + 1);
   }
   return facts;
-}
-
-std::vector<std::string> split(const std::string& list) {
-  std::vector<std::string> items;
-  std::istringstream stream(list);
-  for (std::string item; std::getline(stream, item, ',');) items.push_back(item);
-  return items;
 }
 
 pybind11::dict build_info() {
@@ -43,7 +36,7 @@ pybind11::dict build_info() {
     if (key == "CUDA" || key == "HIP" || key == "METAL") continue;
     const bool is_list = key == "operators" || key == "cpu_levels" || key == "cuda_architectures" ||
                          key == "hip_architectures";
-    info[pybind11::str(key)] = is_list ? pybind11::cast(split(value)) : pybind11::cast(value);
+    info[pybind11::str(key)] = is_list ? pybind11::cast(fourfold::system::split(value, ',')) : pybind11::cast(value);
   }
   info["abi_version"] = fourfold_abi_version();
   return info;

@@ -37,7 +37,8 @@ OperatorStep make_operator_step(const char* name, const char* overload, PyObject
   const auto& expected = step.handle.schema().arguments();
   const torch::jit::ToIValueAllowNumbersAsTensors as_python_allows(true);
   const auto given = pybind11::handle(arguments).cast<pybind11::list>();
-  TORCH_CHECK_VALUE(given.size() == expected.size(), "expected ", expected.size(), " arguments, but got ", given.size());
+  TORCH_CHECK_VALUE(given.size() == expected.size(), "expected ", std::to_string(expected.size()), " arguments, but got ",
+                    std::to_string(given.size()));
   for (size_t k = 0; k < expected.size(); ++k) {
     step.arguments.push_back(argument_of(given[k], expected[k], expected[k].real_type()));
   }

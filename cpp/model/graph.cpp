@@ -2,6 +2,9 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/util/Exception.h>
+
+#include <string>
 
 #include "memory.h"
 
@@ -48,7 +51,12 @@ std::vector<Target> ProgramStep::targets(const Values& values) const {
   return found;
 }
 
-void ItemStep::run(Values& values) const { values.emplace_back(values[list].toListRef().at(item)); }
+void ItemStep::run(Values& values) const {
+  const auto items = values[list].toListRef();
+  TORCH_CHECK_VALUE(item < items.size(), "graph: expected a list of more than ", std::to_string(item), " tensors, but got ",
+                    std::to_string(items.size()));
+  values.emplace_back(items[item]);
+}
 
 void ConcatenationStep::run(Values& values) const {
   const at::AutoDispatchBelowADInplaceOrView no_autograd;

@@ -6,8 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <string_view>
 #include <vector>
+
+#include "../system/text.h"
+#include "values.h"
 
 namespace fourfold::model {
 namespace {
@@ -42,21 +46,22 @@ class Arguments {
 
 void expect_elements(const Arguments& given, const char* argument, int64_t expected) {
   const at::Tensor tensor = given.tensor(argument);
-  TORCH_CHECK_VALUE(!tensor.defined() || tensor.numel() == expected, given.name(), ": expected ", argument, " to have ", expected,
-                    " elements, but got ", tensor.numel());
+  TORCH_CHECK_VALUE(!tensor.defined() || tensor.numel() == expected, given.name(), ": expected ", argument, " to have ",
+                    std::to_string(expected), " elements, but got ", std::to_string(tensor.numel()));
 }
 
 void expect_contiguous(const Arguments& given, const char* argument) {
   const at::Tensor tensor = given.tensor(argument);
   TORCH_CHECK_VALUE(!tensor.defined() || tensor.is_contiguous(), given.name(), ": expected ", argument,
-                    " to be contiguous, but got the strides ", tensor.strides());
+                    " to be contiguous, but got the strides ", text_of(tensor.strides()));
 }
 
 // Weights and statistics need one element per channel.
 void check_batch_norm(const FunctionSchema& schema, const Stack& stack) {
   const Arguments given(schema, stack);
   const at::Tensor input = given.tensor("input");
-  TORCH_CHECK_VALUE(input.dim() >= 2, given.name(), ": expected input to have a dimension of channels, but got ", input.dim(), " dimensions");
+  TORCH_CHECK_VALUE(input.dim() >= 2, given.name(), ": expected input to have a dimension of channels, but got ",
+                    std::to_string(input.dim()), " dimensions");
   for (const char* name : {"weight", "bias", "running_mean", "running_var"}) expect_elements(given, name, input.size(1));
 }
 
@@ -65,7 +70,8 @@ void check_weight_norm(const FunctionSchema& schema, const Stack& stack) {
   const Arguments given(schema, stack);
   const at::Tensor v = given.tensor("v");
   const int64_t dim = given["dim"].toInt();
-  TORCH_CHECK_VALUE(v.dim() > 0 && (dim == 0 || dim == v.dim() - 1), given.name(), ": expected dim to be the first or the last of v, but got ", dim);
+  TORCH_CHECK_VALUE(v.dim() > 0 && (dim == 0 || dim == v.dim() - 1), given.name(),
+                    ": expected dim to be the first or the last of v, but got ", std::to_string(dim));
   expect_elements(given, "g", v.size(dim));
   expect_contiguous(given, "v");
   expect_contiguous(given, "g");
@@ -89,8 +95,9 @@ void check_scales(const FunctionSchema& schema, const Stack& stack) {
     if (scale.isNone()) continue;
     const auto expected = static_cast<double>(sizes[sizes.size() - k]);
     const double found = std::floor(scale.toDouble() * static_cast<double>(input.size(-static_cast<int64_t>(k))));
-    TORCH_CHECK_VALUE(found == expected, given.name(), ": expected scales of ", expected, " elements, but got ", scale.toDouble(), " for ",
-                      input.size(-static_cast<int64_t>(k)), " elements");
+    TORCH_CHECK_VALUE(found == expected, given.name(), ": expected scales of ", system::format_double(expected),
+                      " elements, but got ", system::format_double(scale.toDouble()), " for ",
+                      std::to_string(input.size(-static_cast<int64_t>(k))), " elements");
   }
 }
 
@@ -105,14 +112,15 @@ void check_repeats(const FunctionSchema& schema, const Stack& stack) {
   const Arguments given(schema, stack);
   constexpr double most = 1ULL << 53;
   const double sum = given.tensor("repeats").sum(at::kDouble).item<double>();
-  TORCH_CHECK_VALUE(sum < most, given.name(), ": expected repeats with a sum below 2^53, but got ", sum);
+  TORCH_CHECK_VALUE(sum < most, given.name(), ": expected repeats with a sum below 2^53, but got ", system::format_double(sum));
 }
 
 void check_attention(const FunctionSchema& schema, const Stack& stack) {
   const Arguments given(schema, stack);
   const at::Tensor key = given.tensor("key"), value = given.tensor("value");
   TORCH_CHECK_VALUE(key.dim() >= 2 && value.dim() >= 2 && key.size(-2) == value.size(-2), given.name(),
-                    ": expected key and value of the same length, but got the shapes ", key.sizes(), " and ", value.sizes());
+                    ": expected key and value of the same length, but got the shapes ", text_of(key.sizes()), " and ",
+                    text_of(value.sizes()));
 }
 
 void check_transform(const FunctionSchema& schema, const Stack& stack) {
@@ -121,9 +129,10 @@ void check_transform(const FunctionSchema& schema, const Stack& stack) {
   std::vector<bool> is_taken(static_cast<size_t>(count));
   const std::vector<int64_t> dims = given["dim"].toIntVector();
   for (const int64_t dim : dims) {
-    TORCH_CHECK_VALUE(dim >= 0 && dim < count, given.name(), ": expected dims of a tensor of ", count, " dimensions, but got ", dim);
+    TORCH_CHECK_VALUE(dim >= 0 && dim < count, given.name(), ": expected dims of a tensor of ", std::to_string(count),
+                      " dimensions, but got ", std::to_string(dim));
     const auto place = static_cast<size_t>(dim);
-    TORCH_CHECK_VALUE(!is_taken[place], given.name(), ": expected each dim once, but got ", at::IntArrayRef(dims));
+    TORCH_CHECK_VALUE(!is_taken[place], given.name(), ": expected each dim once, but got ", text_of(dims));
     is_taken[place] = true;
   }
 }
@@ -133,7 +142,8 @@ void check_sampler(const FunctionSchema& schema, const Stack& stack) {
   const int64_t interpolation = given["interpolation_mode"].toInt(), padding = given["padding_mode"].toInt();
   const int64_t most = given.tensor("input").dim() == 5 ? 1 : 2;
   TORCH_CHECK_VALUE(interpolation >= 0 && interpolation <= most && padding >= 0 && padding <= 2, given.name(),
-                    ": expected modes that torch has, but got interpolation_mode ", interpolation, " and padding_mode ", padding);
+                    ": expected modes that torch has, but got interpolation_mode ", std::to_string(interpolation),
+                    " and padding_mode ", std::to_string(padding));
 }
 
 // The smallest integer divided by -1 overflows, which traps on x86.
@@ -150,7 +160,8 @@ void check_quotient(const FunctionSchema& schema, const Stack& stack) {
   const int64_t least = type == at::kInt ? std::numeric_limits<int32_t>::min() : std::numeric_limits<int64_t>::min();
   const at::Tensor is_least = dividend.eq(least);
   const at::Tensor overflows = is_tensor ? is_least.logical_and(divisor.toTensor().eq(-1)) : is_least;
-  TORCH_CHECK_VALUE(!overflows.any().item<bool>(), given.name(), ": expected quotients that ", type, " holds, but got ", least, " / -1");
+  TORCH_CHECK_VALUE(!overflows.any().item<bool>(), given.name(), ": expected quotients that ", type, " holds, but got ",
+                    std::to_string(least), " / -1");
 }
 
 // Packed sequences: batch_sizes must be positive, non-increasing, and sum to the number of rows.
@@ -163,10 +174,12 @@ void check_packed(const FunctionSchema& schema, const Stack& stack) {
   int64_t sum = 0;
   for (int64_t k = 0; k < sizes.numel(); ++k) {
     const bool follows = first[k] > 0 && first[k] <= (k == 0 ? data.size(0) : first[k - 1]);
-    TORCH_CHECK_VALUE(follows, given.name(), ": expected batch_sizes that are positive and don't increase, but got ", sizes);
+    TORCH_CHECK_VALUE(follows, given.name(), ": expected batch_sizes that are positive and don't increase, but got ",
+                      text_of(at::IntArrayRef(first, static_cast<size_t>(sizes.numel()))));
     sum += first[k];
   }
-  TORCH_CHECK_VALUE(sum == data.size(0), given.name(), ": expected batch_sizes with the sum ", data.size(0), ", but got ", sum);
+  TORCH_CHECK_VALUE(sum == data.size(0), given.name(), ": expected batch_sizes with the sum ", std::to_string(data.size(0)),
+                    ", but got ", std::to_string(sum));
 }
 
 // The samples are positions of windows, relative to the range of valid positions.
@@ -187,13 +200,14 @@ void check_lstm(const FunctionSchema& schema, const Stack& stack) {
   const int64_t batch = input.size(given["batch_first"].toBool() ? 0 : 1);
   for (const at::Tensor& state : states) {
     TORCH_CHECK_VALUE(state.dim() == 3 && state.size(0) == layers * directions && state.size(1) == batch, given.name(),
-                      ": expected states of shape (", layers * directions, ", ", batch, ", size), but got ", state.sizes());
+                      ": expected states of shape (", std::to_string(layers * directions), ", ", std::to_string(batch),
+                      ", size), but got ", text_of(state.sizes()));
   }
   const int64_t outputs = states[0].size(2), hidden = states[1].size(2);
   const bool has_biases = given["has_biases"].toBool();
   const size_t each = 2 + (has_biases ? 2 : 0) + (outputs != hidden ? 1 : 0);
-  TORCH_CHECK_VALUE(weights.size() == each * static_cast<size_t>(layers * directions), given.name(), ": expected ", each,
-                    " weights for each layer and direction, but got ", weights.size());
+  TORCH_CHECK_VALUE(weights.size() == each * static_cast<size_t>(layers * directions), given.name(), ": expected ",
+                    std::to_string(each), " weights for each layer and direction, but got ", std::to_string(weights.size()));
   for (size_t k = 0; k < weights.size(); ++k) {
     const bool is_first = k / each < static_cast<size_t>(directions);
     const int64_t inputs = is_first ? input.size(2) : directions * outputs;
@@ -204,8 +218,8 @@ void check_lstm(const FunctionSchema& schema, const Stack& stack) {
       default: expected = {4 * hidden};
     }
     if (k % each >= 2 && (!has_biases || k % each == 4)) expected = {outputs, hidden};
-    TORCH_CHECK_VALUE(weights[k].sizes() == at::IntArrayRef(expected), given.name(), ": expected weight ", k, " of shape ",
-                      at::IntArrayRef(expected), ", but got ", weights[k].sizes());
+    TORCH_CHECK_VALUE(weights[k].sizes() == at::IntArrayRef(expected), given.name(), ": expected weight ", std::to_string(k),
+                      " of shape ", text_of(expected), ", but got ", text_of(weights[k].sizes()));
   }
 }
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
-#include <locale>
-#include <sstream>
+#include <optional>
 #include <unordered_set>
+
+#include "../system/text.h"
 
 namespace fourfold::model {
 
@@ -133,12 +133,9 @@ class JsonParser {
       return;
     }
     made.kind_ = Json::Kind::number;
-    std::istringstream stream{std::string(word)};  // from_chars has no double in every standard library
-    stream.imbue(std::locale::classic());
-    double number = 0;
-    stream >> number;
-    if (stream.fail() || !std::isfinite(number)) refuse("expected a number that float64 holds");
-    made.number_ = number;
+    const std::optional<double> number = system::parse_double(word);
+    if (!number.has_value()) refuse("expected a number that float64 holds");
+    made.number_ = *number;
   }
 
   std::string string() {

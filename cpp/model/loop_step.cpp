@@ -37,7 +37,8 @@ at::Tensor element(const at::Tensor& series, int64_t step) {
 
 void write(const at::Tensor& rows, int64_t row, const at::Tensor& value) {
   const auto sizes = rows.sizes().slice(1);
-  TORCH_CHECK_VALUE(value.sizes() == sizes, "loop: expected a result of shape ", sizes, " in every step, but got ", value.sizes());
+  TORCH_CHECK_VALUE(value.sizes() == sizes, "loop: expected a result of shape ", text_of(sizes), " in every step, but got ",
+                    text_of(value.sizes()));
   const bool is_same = value.is_contiguous() && value.scalar_type() == rows.scalar_type() && !value.is_neg() && !value.is_conj();
   if (is_same && value.device().is_cpu() && rows.device().is_cpu()) {
     const size_t bytes = value.nbytes();
@@ -60,17 +61,18 @@ bool shares_memory(const at::Tensor& tensor, const c10::IValue& value) {
 
 // The steps read series by strides, without further checks by programs or torch.
 void expect_series(int64_t steps, const std::vector<at::Tensor>& sequences) {
-  TORCH_CHECK_VALUE(steps > 0, "loop: expected at least one step, but got ", steps);
+  TORCH_CHECK_VALUE(steps > 0, "loop: expected at least one step, but got ", std::to_string(steps));
   for (const at::Tensor& sequence : sequences) {
     TORCH_CHECK_VALUE(sequence.defined() && sequence.dim() > 0 && sequence.size(0) == steps,
-                      "loop: expected series of ", steps, " steps, but got one of shape ", sequence.sizes());
+                      "loop: expected series of ", std::to_string(steps), " steps, but got one of shape ",
+                      text_of(sequence.sizes()));
   }
 }
 
 void expect_same_state(size_t k, const at::Tensor& old, const at::Tensor& now) {
   TORCH_CHECK_VALUE(now.defined() && now.sizes() == old.sizes() && now.scalar_type() == old.scalar_type(),
-                    "loop: expected the step to return state ", k, " of shape ", old.sizes(), " and ", old.scalar_type(),
-                    " as it takes it, but got shape ", now.sizes(), " and ", now.scalar_type());
+                    "loop: expected the step to return state ", std::to_string(k), " of shape ", text_of(old.sizes()), " and ",
+                    old.scalar_type(), " as it takes it, but got shape ", text_of(now.sizes()), " and ", now.scalar_type());
 }
 
 // Appends the rows of results that are kept for all steps, and the last values of the others. Those are copied if they

@@ -83,14 +83,16 @@ void run_program(const NamedProgram& named, const std::vector<const c10::IValue*
     record.before(named.name, c10::ArrayRef<const c10::IValue>(shown.data(), shown.size()));
   }
   const auto expected = static_cast<size_t>(fourfold_program_inputs(named.program));
-  TORCH_CHECK_TYPE(values.size() == expected, "program: expected ", expected, " inputs, but got ", values.size());
+  TORCH_CHECK_TYPE(values.size() == expected, "program: expected ", std::to_string(expected), " inputs, but got ",
+                   std::to_string(values.size()));
   Inputs inputs(expected, named.device);
   for (size_t k = 0; k < expected; ++k) {
     const int32_t number = fourfold_program_number(named.program, static_cast<int32_t>(k));
     if (number >= 0) {
       inputs.add(*values[k], number);
     } else {
-      TORCH_CHECK_TYPE(values[k]->isTensor(), "program: expected a tensor as input ", k, ", but got ", values[k]->tagKind());
+      TORCH_CHECK_TYPE(values[k]->isTensor(), "program: expected a tensor as input ", std::to_string(k), ", but got ",
+                       values[k]->tagKind());
       inputs.add(values[k]->toTensor());
     }
   }

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <sstream>
 #include <stdexcept>
 
+#include "../system/text.h"
 #include "tensor_file.h"
 
 namespace fourfold::model {
@@ -65,10 +65,7 @@ std::string text_of(const c10::IValue& value) {
   if (value.isBool()) return value.toBool() ? "True" : "False";
   if (value.isInt()) return std::to_string(value.toInt());
   if (value.isString()) return "'" + value.toStringRef() + "'";
-  if (!value.isDouble()) return value.tagKind();
-  std::ostringstream text;
-  text << value.toDouble();
-  return text.str();
+  return value.isDouble() ? system::format_double(value.toDouble()) : value.tagKind();
 }
 
 Signature::Signature(const Json& symbols, const Json& arguments, c10::Device device) : device_(device) {

@@ -4,11 +4,19 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
+#include <string>
 #include <vector>
 
 namespace fourfold::model {
 
 using Values = std::vector<c10::IValue>;
+
+// "[2, 3]". Messages of TORCH_CHECK must contain only strings: it formats numbers with iostreams (system/text.h).
+inline std::string text_of(at::IntArrayRef numbers) {
+  std::string text = "[";
+  for (const int64_t number : numbers) text += (text.size() > 1 ? ", " : "") + std::to_string(number);
+  return text + "]";
+}
 
 // Whether a tensor is a dual tensor of forward-mode differentiation.
 inline bool has_tangent(const at::Tensor& tensor) { return tensor.defined() && tensor._fw_grad(0).defined(); }

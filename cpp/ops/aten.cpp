@@ -48,14 +48,17 @@ std::vector<int64_t> strides_of(const Tensor& x) { return {x.strides().begin(), 
 
 }  // namespace
 
-void check_call(int32_t code, const char* what) {
-  if (code == TORCH_SUCCESS) return;
-  // Only in torch 2.13 and later, so it is looked up at run time.
+void fail_call(const char* what) {
+  // Only in torch 2.13 and later, so it is looked up at run time. Earlier versions only log the reason.
   using Reason = const char*();
   static auto* const reason =
       reinterpret_cast<Reason*>(system::symbol_of_process("torch_exception_get_what_without_backtrace"));
-  if (reason != nullptr) throw std::runtime_error(std::string("fourfold: ") + what + " failed: " + reason());
-  throw std::runtime_error(std::string("fourfold: ") + what + " failed; torch 2.13 or newer would say why");
+  if (reason != nullptr) fail("fourfold: ", what, " failed: ", reason());
+  fail("fourfold: ", what, " failed; torch has logged the reason, which torch 2.13 or newer also gives here");
+}
+
+void check_call(int32_t code, const char* what) {
+  if (code != TORCH_SUCCESS) fail_call(what);
 }
 
 std::string text_of(StringHandle handle) {

@@ -4,40 +4,37 @@
 #include <utility>
 
 #include "ops/kind.h"
+#include "system/text.h"
 
 namespace fourfold {
 namespace {
 
 std::string join(std::initializer_list<Dimension> shape, bool sizes) {
-  std::ostringstream text;
-  text << "(";
+  std::string text = "(";
   const char* separator = "";
   for (const Dimension& dimension : shape) {
-    text << separator;
+    text += separator;
     if (!sizes) {
-      text << dimension.name;
+      text += dimension.name;
     } else if (dimension.size < 0) {
-      text << "any";
+      text += "any";
     } else {
-      text << dimension.size;
+      text += std::to_string(dimension.size);
     }
     separator = ", ";
   }
-  text << (shape.size() == 1 ? ",)" : ")");
-  return text.str();
+  return text + (shape.size() == 1 ? ",)" : ")");
 }
 
 template <typename Sizes>
 std::string spelled(const Sizes& sizes) {
-  std::ostringstream text;
-  text << "(";
+  std::string text = "(";
   const char* separator = "";
   for (const int64_t size : sizes) {
-    text << separator << size;
+    text += separator + std::to_string(size);
     separator = ", ";
   }
-  text << (sizes.size() == 1 ? ",)" : ")");
-  return text.str();
+  return text + (sizes.size() == 1 ? ",)" : ")");
 }
 
 template <typename Sizes>
@@ -69,6 +66,8 @@ std::pair<int32_t, int32_t> raw_device_of(const Tensor& tensor) {
 }
 
 }  // namespace
+
+void append(std::string& sentence, double part) { sentence += system::format_double(part); }
 
 std::string shape_of(const Tensor& tensor) { return spelled(tensor.sizes()); }
 

@@ -2,30 +2,20 @@
 // python/fourfold/operators/_check.py raises the same errors for fake tensors, as ValueError or TypeError.
 #pragma once
 
-#include <torch/csrc/stable/tensor.h>
-
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
-#include <sstream>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "ops/fail.h"
 #include "ops/sizes.h"
+#include "ops/stable.h"
 
 namespace fourfold {
 
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
-
-// Throws std::runtime_error. STD_TORCH_CHECK would prefix the message with file and line.
-template <typename... Parts>
-[[noreturn]] void fail(const Parts&... parts) {
-  std::ostringstream sentence;
-  (sentence << ... << parts);
-  throw std::runtime_error(sentence.str());
-}
 
 std::string shape_of(const Tensor& tensor);   // "(16, 64)"
 std::string name_of(ScalarType dtype);        // "torch.float32"

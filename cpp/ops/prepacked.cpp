@@ -32,13 +32,11 @@ struct Header {
 
   std::string described() const {
     const char* const biases[] = {"no bias", "a bias by x", "a bias by h", "both biases"};
-    std::ostringstream text;
-    text << std::string(cell, strnlen(cell, sizeof cell)) << " of input_size " << input_size << ", hidden_size "
-         << hidden_size << " and " << biases[(bias_ih != 0) + 2 * (bias_hh != 0)] << ", for products of "
-         << (kind >= 0 && kind <= static_cast<int32_t>(Kind::float64) ? name_of(dtype_of(static_cast<Kind>(kind)))
-                                                                      : "another dtype")
-         << " at CPU level " << std::string(level, strnlen(level, sizeof level)) << ", layout " << layout;
-    return text.str();
+    const bool is_known = kind >= 0 && kind <= static_cast<int32_t>(Kind::float64);
+    return std::string(cell, strnlen(cell, sizeof cell)) + " of input_size " + std::to_string(input_size) +
+           ", hidden_size " + std::to_string(hidden_size) + " and " + biases[(bias_ih != 0) + 2 * (bias_hh != 0)] +
+           ", for products of " + (is_known ? name_of(dtype_of(static_cast<Kind>(kind))) : "another dtype") +
+           " at CPU level " + std::string(level, strnlen(level, sizeof level)) + ", layout " + std::to_string(layout);
   }
 };
 static_assert(sizeof(Header) == 64);

@@ -1,12 +1,11 @@
 // Registers an elementwise operator of a backend: its bodies, bound to the backend's kernels.
 #pragma once
 
-#include <torch/csrc/stable/library.h>
-
 #include <string>
 
 #include "ops/backend.h"
 #include "ops/elementwise.h"
+#include "ops/stable.h"
 
 namespace fourfold {
 

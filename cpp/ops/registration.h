@@ -2,7 +2,7 @@
 // loads: torch throws if an operator is defined twice, and during static initialisation this terminates the process.
 #pragma once
 
-#include <torch/csrc/stable/library.h>
+#include "ops/stable.h"
 
 namespace fourfold {
 

@@ -15,14 +15,13 @@
 #include <algorithm>
 #include <charconv>
 #include <limits>
-#include <locale>
 #include <optional>
-#include <sstream>
 #include <stdexcept>
 #include <unordered_map>
 #include <utility>
 
 #include "program/program.h"
+#include "system/text.h"
 
 namespace fourfold::program {
 namespace {
@@ -268,14 +267,9 @@ class Parser {
     const std::string_view digits = word.substr(negative);
     if (digits == "inf") return negative ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
     if (digits == "nan") return std::numeric_limits<double>::quiet_NaN();
-    std::istringstream stream{std::string(word)};
-    stream.imbue(std::locale::classic());
-    double value = 0;
-    stream >> value;
-    // Streams read denormal numbers correctly, but set failbit.
-    const bool tiny = stream.fail() && value != 0 && value > -1 && value < 1;
-    expect((!stream.fail() || tiny) && (stream.eof() || stream.peek() == std::char_traits<char>::eof()), "a number", word);
-    return value;
+    const std::optional<double> value = system::parse_double(word);
+    expect(value.has_value(), "a number", word);
+    return *value;
   }
 
   void parse_operation(const Words& words, Value& value) {

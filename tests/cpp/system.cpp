@@ -1,7 +1,10 @@
 // Runs the operating system calls that fourfold uses, and prints each wrong result. The arguments: a file that holds
 // the bytes "0123456789", an empty file, and a folder.
 #include "system/system.h"
+#include "system/text.h"
 
+#include <clocale>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -93,10 +96,46 @@ static void ask_for_memory_and_processors() {
   at_fork([] {}, [] {}, [] {});
 }
 
+// Run in the locale "C", and then in one with a decimal comma if the system has it.
+static void ask_for_numbers() {
+  const auto reads = [](const char* word, double number) {
+    const auto found = parse_double(word);
+    expect(found == number && std::signbit(*found) == std::signbit(number), word);
+  };
+  reads("0.5", 0.5);
+  reads("1e+30", 1e30);
+  reads("-1E-5", -1e-5);
+  reads("12", 12);
+  reads("-0.0", -0.0);
+  reads("0e999", 0);
+  reads("5e-324", 0x1p-1074);
+  reads("-1.1125369292536007e-308", -0x1p-1023);
+  reads("1.7976931348623157e308", 0x1.fffffffffffffp1023);
+  for (const char* word : {"1e309", "-1e309", "2e-324", "1e-400", "inf", "nan", "0x1p3", "0,5", "0.5.", "+1", " 1", "1 ", "1e", "-", ""}) {
+    expect(!parse_double(word).has_value(), word);
+  }
+  expect(format_double(-1.5) == "-1.5" && format_double(1234567) == "1.23457e+06" && format_double(0) == "0", "six digits");
+  expect(format_double(HUGE_VAL) == "inf" && format_double(std::nan("")) == "nan", "numbers that are none");
+}
+
+static void ask_for_parts() {
+  using Parts = std::vector<std::string_view>;
+  expect(split("", ',').empty() && split("a", ',') == Parts{"a"}, "a text without separators is one part");
+  expect(split("a,,b,", ',') == Parts{"a", "", "b"}, "a separator ends a part");
+}
+
 int main(int, char** words) {
   ask_for_files(words[1], words[2], words[3]);
   ask_for_symbols();
   ask_for_memory_and_processors();
+  ask_for_parts();
+  ask_for_numbers();
+  for (const char* name : {"de_DE.UTF-8", "de-DE"}) {
+    if (std::setlocale(LC_ALL, name) == nullptr) continue;
+    ask_for_numbers();
+    break;
+  }
+  std::setlocale(LC_ALL, "C");
   std::printf("%lld CPUs, %lld bytes of cache\n", static_cast<long long>(permitted_cpus()), static_cast<long long>(level_2_cache_bytes()));
   return failures != 0;
 }

@@ -31,7 +31,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
@@ -352,9 +351,11 @@ class Kernel final : public c10::OperatorKernel {
 inline std::vector<std::string> operator_names() {
   const std::string facts = fourfold_build_facts(), key = "\noperators=";
   const size_t begin = facts.find(key) + key.size();
-  std::istringstream list(facts.substr(begin, facts.find('\n', begin) - begin));
+  const std::string list = facts.substr(begin, facts.find('\n', begin) - begin);
   std::vector<std::string> names;
-  for (std::string name; std::getline(list, name, ',');) names.push_back(name);
+  for (size_t at = 0; at < list.size(); at += names.back().size() + 1) {
+    names.push_back(list.substr(at, list.find(',', at) - at));
+  }
   return names;
 }
 

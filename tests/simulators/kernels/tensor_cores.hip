@@ -49,10 +49,13 @@ __global__ void long_sum(const float* row, int depth, float other, float* out) {
   if constexpr (how == Sum::as_a_tile) {
     Slot weights[tile_chunks][1];
     for (Slot(&column)[1] : weights) column[0] = all_of(other);
-    const float* const rows[2] = {row, row};
     const int lane = static_cast<int>(threadIdx.x);
+    float* const sums = shared_memory<float>();
     for (int k = lane % 4 * slot_size<float>; k < depth; k += tile_chunks * chunk_depth<float>) {
-      multiply_rows<float, Rounding::none>(sum, rows, k, depth, weights);
+      multiply_rows<float, Rounding::none>(sums, 1, k, depth, weights, [&](int) { return Rows<float>{{row, row}, {}}; });
+      __syncthreads();
+      for (int n = 0; n < 4; ++n) sum[0][n] += sums[threadIdx.x * 4 + n];
+      __syncthreads();
     }
   } else {
     for (int k = 0; k < depth; k += chunk_depth<float>) {
@@ -76,7 +79,8 @@ bool keeps_digits() {
     row[k] = factor(static_cast<int>(k) / chunk_depth<float>);
     wanted += double{row[k]} * other;
   }
-  hipLaunchKernelGGL(long_sum<how>, dim3(1), dim3(group_size), 0, nullptr, row.data(), static_cast<int>(row.size()),
+  constexpr size_t sums = tile_values * sizeof(float);
+  hipLaunchKernelGGL(long_sum<how>, dim3(1), dim3(group_size), sums, nullptr, row.data(), static_cast<int>(row.size()),
                      other, out.data());
   bool right = launched();
   for (size_t k = 0; k < out.size() && right; ++k) {

@@ -2,7 +2,7 @@
 // run on CPU tensors. tests/simulated.py registers them for fourfold's own operators.
 #pragma once
 
-#include <torch/csrc/stable/library.h>
+#include "ops/stable.h"
 
 namespace fourfold {
 
