@@ -167,7 +167,7 @@ def problem(function: Function, count: int, views: Sequence[View] = (), device: 
 
 def copied(moved: int, problem: Problem) -> Problem:
     """A copy that moves as many bytes as the function reads and writes, without what it saves for the backward."""
-    source = torch.zeros(moved // 2, dtype=torch.uint8, device=problem.device)
+    source = torch.zeros(moved // 8, device=problem.device)  # float32
     return dataclasses.replace(
         problem, title=COPY, inputs=(source,), parameters=(), gradients=(), phases=(NO_GRAD,), definition=lambda x: (x,)
     )

@@ -46,8 +46,8 @@ const Limits& limits(Place place);
 // The shared memory of a block on every GPU (Turing and AMD have no more).
 constexpr int64_t least_shared_bytes = 64 * 1024;
 
-// Whether to use torch's product instead of fourfold's own, by its number of multiply-adds.
-bool vendor_wins(int64_t work);
+// Whether to use torch's product of that many outputs instead of fourfold's own.
+bool vendor_wins(int64_t outputs, int64_t depth);
 
 // Throws an error that says what to change, and clears the runtime's error state for the next call.
 void check(Place place, cudaError_t code);

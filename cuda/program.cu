@@ -43,12 +43,13 @@ class LoadedKernels final : public program::LoadedGrid {
       fail("program: expected tensors and axes whose addresses, sizes and strides take 4096 bytes at most");
     }
     void* parameters[] = {arguments.data()};
+    static auto* const launch_kernel = FOURFOLD_DRIVER(cuLaunchKernel);
     for (size_t k = 0; k < kernels_.size(); ++k) {
       if (run.blocks[k] == 0) continue;
       const program::NestKernel& kernel = nest_.kernels[k];
-      check_driver(place_, FOURFOLD_DRIVER(cuLaunchKernel)(
-                               kernels_[k], static_cast<unsigned>(run.blocks[k]), 1, 1, static_cast<unsigned>(kernel.threads), 1, 1,
-                               static_cast<unsigned>(kernel.shared_bytes), stream, parameters, nullptr));
+      check_driver(place_, launch_kernel(kernels_[k], static_cast<unsigned>(run.blocks[k]), 1, 1,
+                                         static_cast<unsigned>(kernel.threads), 1, 1,
+                                         static_cast<unsigned>(kernel.shared_bytes), stream, parameters, nullptr));
     }
   }
 

@@ -83,7 +83,7 @@ class PlainForward {
     // A vendor's product needs contiguous rows.
     const int64_t known = factors.h.known;
     const bool together = known == 0 || known == cell.rows;
-    if (!together || !vendor_wins(cell.rows * Cell::gates * size * size)) {
+    if (!together || !vendor_wins(cell.rows * Cell::gates * size, size)) {
       return step<Cell>(layer_.place, factors, cell);
     }
     const T* rows = known == 0 ? factors.h.initial : factors.h.step;
@@ -181,7 +181,7 @@ class PlainBackward {
         .reset = reset,
         .out = grad_h_,
     };
-    if (!vendor_wins(rows * depth * size)) return multiply(layer_.place, job);
+    if (!vendor_wins(rows * size, depth)) return multiply(layer_.place, job);
     const Tensor product = mm(matrix(layer_.place, job.a, rows, depth, job.a_leading_dim, layer_.kind),
                               matrix(layer_.place, job.b, depth, size, job.b_leading_dim, layer_.kind));
     const auto* sums = static_cast<const T*>(data_of(product));
@@ -257,8 +257,8 @@ bool with_variant(bool allow_tf32, const F& f) {
 }
 
 // The launches with which the rows of a layer that don't fit the device at once are computed, some after the others.
-// With more, a launch per step is faster, because it multiplies all rows at once.
-constexpr int64_t most_launches = 3;
+// On an H100 two launches of LSTMs of 512 units take half the time of a launch per step, three of 1024 units as long.
+constexpr int64_t most_launches = 2;
 
 // Cooperative launches of all rows, or false. passed_on: the memory through which blocks pass values to each other.
 template <typename Job>

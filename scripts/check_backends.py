@@ -44,8 +44,8 @@ NEEDS = {
 }
 ONLY_A_DEVICE = """\
 What only a device can prove: that its tensor cores compute what their portable twin does, which the simulator runs
-over the same tiles; that its memory orders what the flags between blocks ask for, which the simulator holds to the
-language's rules; and every figure of speed. make check-gpu does, and make check-mac on a Mac."""
+over the same tiles; that its blocks see each other's stores as the language promises, which the simulator
+assumes; and every figure of speed. make check-gpu does, and make check-mac on a Mac."""
 
 
 def simulator_tests(number: int, files: tuple[str, ...]) -> list[tuple[ElementTree.Element, Path]]:

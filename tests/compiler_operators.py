@@ -120,11 +120,17 @@ def is_chosen(entry: OpInfo) -> bool:
 ENTRIES = {entry.full_name: entry for entry in op_db if is_chosen(entry)}
 
 
-def left_to_torch(name: str, dtype: torch.dtype) -> str | None:
+# The same on an NVIDIA GPU.
+LEFT_ON_CUDA = {"nn.functional.batch_norm": "torch calls cuDNN's operator, with its own saved values"}
+
+
+def left_to_torch(name: str, dtype: torch.dtype, device: str = "cpu") -> str | None:
     """Why the forward of every sample of that dtype falls back to torch, or None if at least one must become a
     program."""
     if dtype not in KINDS:
         return "no dtype of programs"
+    if device == "cuda" and name in LEFT_ON_CUDA:
+        return LEFT_ON_CUDA[name]
     if not dtype.is_floating_point and name in LEFT_OF_INTEGERS:
         return LEFT_OF_INTEGERS[name]
     return LEFT.get(name)

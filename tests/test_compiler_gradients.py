@@ -14,8 +14,9 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
-from compiled import assert_same, compiled, draw, results_of
+from compiled import assert_same, compiled, draw, programs_of, results_of
 from fourfold.compiler.compilation import Compilation
+from fourfold.compiler.record import Record
 
 pytestmark = [
     pytest.mark.usefixtures("strict"),
@@ -354,3 +355,15 @@ def test_data_parallel_training() -> None:
     assert_same(got, expected)
     del parallel
     torch._dynamo.reset()
+
+
+@pytest.mark.usefixtures("strict", "in_programs")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_log_sigmoid_of_which_nothing_is_saved(dtype: torch.dtype) -> None:
+    """As on a GPU."""
+    x, grad = (draw(40, dtype=dtype, gradient=False, seed=seed) * 20 for seed in (0, 1))
+    record = Record()
+    function = compiled(lambda grad, x: torch.ops.aten.log_sigmoid_backward(grad, x, x.new_zeros(0)) * 2, record)
+    expected = 2 * grad.double() * torch.sigmoid(-x.double())
+    torch.testing.assert_close(function(grad, x), expected.to(dtype))
+    assert programs_of(record)

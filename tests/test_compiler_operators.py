@@ -92,6 +92,6 @@ def test_samples_are_as_eager(name: str, dtype: torch.dtype) -> None:
         fused |= bool(captured.forward.compiled.programs)
     if name in LEFT and dtype in KINDS:
         assert not fused, f"{name} is fused: {LEFT[name]} is no longer so"
-    elif not left_to_torch(name, dtype):
+    elif not left_to_torch(name, dtype, DEVICE):
         fused = fused or any(is_fused(Problem.of(entry, sample, has_gradient)) for sample in others)
         assert fused, f"no program was made of {name} in {dtype}"

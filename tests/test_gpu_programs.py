@@ -62,7 +62,9 @@ def test_random_programs_are_as_interpreted(device: str, first: int) -> None:
         case = Generator(seed, types).program()
         expected = Program(case.text, "interpreted", 0)(*case.arguments)
         got = Program(case.text, "on_a_gpu", generator, place)(*(on_device(a, device) for a in case.arguments))
-        wrong += [f"seed {seed}: {what}\n{case.text}" for what in differences(got, expected)]
+        # A float64 that was computed in float32 is as exact as its elementary functions there.
+        exact = "to_float64" not in case.text
+        wrong += [f"seed {seed}: {what}\n{case.text}" for what in differences(got, expected, exact)]
     assert not wrong, "\n".join(wrong)
 
 

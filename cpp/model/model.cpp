@@ -67,11 +67,14 @@ const std::string& metadata_of(const model::TensorFile& file, const char* key) {
   return found->second;
 }
 
+// The device with its index, which every tensor's device has: cuda is torch's current GPU.
+at::Device with_index(at::Device device) { return at::empty({0}, device).device(); }
+
 class Loader {
  public:
   Loader(model::TensorFile file, const LoadOptions& options)
       : file_(std::move(file)),
-        surroundings_{options.device.value_or(at::kCPU), {"aten", "prims", "fourfold"}},
+        surroundings_{with_index(options.device.value_or(at::kCPU)), {"aten", "prims", "fourfold"}},
         reader_(file_.tensors, surroundings_, options.generator),
         made_(std::make_shared<Model::Implementation>()) {
     surroundings_.namespaces.insert(options.allow.begin(), options.allow.end());

@@ -202,6 +202,17 @@ def log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
     return result.contiguous(), buffer.contiguous()
 
 
+@decomposes(aten.log_sigmoid_backward.default, LATE)
+def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Tensor) -> object:
+    """On a GPU, where torch's forward saves nothing in the buffer."""
+    if buffer.shape == x.shape:
+        return NotImplemented
+    value = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    z = torch.exp(-torch.abs(value))
+    part = z / (z + 1)
+    return (grad * torch.where(value < 0, 1 - part, part)).to(x.dtype)
+
+
 @decomposes(aten._log_softmax.default, LATE)
 def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> object:
     """Decomposes into pieces from which a backward can recompute it with two saved numbers per row."""
