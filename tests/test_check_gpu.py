@@ -214,10 +214,10 @@ PROOF = "proof-h100-80gb-hbm3.json"
 
 
 def test_each_file_of_tests_has_its_process_and_its_results(context, monkeypatch, tmp_path):
-    asked = pytests(monkeypatch, [(0, RESULTS), (0, ""), (0, ""), (0, "")])
+    asked = pytests(monkeypatch, [(0, RESULTS), *[(0, "")] * 4])
     monkeypatch.setenv("OUT", str(tmp_path))
     outcomes = list(check_gpu.tests(context))
-    named = ("gpu", "values", "gradients", "gpu_programs")
+    named = ("gpu", "values", "gradients", "gpu_programs", "compiler_operators")
     assert [(o.step, o.state) for o in outcomes] == [(f"tests: {name}", PASSED) for name in named]
     assert all(variables["FOURFOLD_REQUIRE"] == "cuda" and limit == 360 for _, limit, variables in asked)
     assert asked[0][0][-1] == "tests/test_gpu.py"
@@ -230,18 +230,19 @@ def test_each_file_of_tests_has_its_process_and_its_results(context, monkeypatch
 
 
 def test_an_error_or_a_limit_costs_one_file(context, monkeypatch):
-    """The first file's process is stopped halfway, and the last one aborts before it has a result."""
-    pytests(monkeypatch, [(None, RESULTS), (0, ""), (134, None), (0, "")])
+    """The first file's process is stopped halfway, and the third one aborts before it has a result."""
+    pytests(monkeypatch, [(None, RESULTS), (0, ""), (134, None), (0, ""), (0, "")])
     outcomes = list(check_gpu.tests(context))
-    assert [o.state for o in outcomes] == [FAILED, PASSED, FAILED, PASSED]
+    assert [o.state for o in outcomes] == [FAILED, PASSED, FAILED, PASSED, PASSED]
     assert outcomes[0].why.startswith("stopped after 1 s, at the end of its time")
     proof = json.loads((check_gpu.MEASURED / PROOF).read_text())
     assert proof["operators"] == {"lltm_cell": 1, "softshrink": 1}
 
 
 def test_a_mac_is_proved_by_its_tests_on_mps(on_a_mac, monkeypatch):
-    asked = pytests(monkeypatch, [(0, RESULTS.replace("cuda", "mps")), (0, ""), (0, "")])
-    assert [o.step for o in check_gpu.tests(on_a_mac)] == ["tests: values", "tests: gradients", "tests: gpu_programs"]
+    asked = pytests(monkeypatch, [(0, RESULTS.replace("cuda", "mps")), *[(0, "")] * 3])
+    named = ("values", "gradients", "gpu_programs", "compiler_operators")
+    assert [o.step for o in check_gpu.tests(on_a_mac)] == [f"tests: {name}" for name in named]
     assert all(variables["FOURFOLD_REQUIRE"] == "mps" for _, _, variables in asked)
     assert asked[0][0][-3:] == ("tests/test_values.py", "-k", "mps")
     proof = json.loads((check_gpu.MEASURED / "proof-apple-m3-max.json").read_text())
@@ -263,7 +264,7 @@ def test_a_proof_is_whole_only_after_every_run(kind, monkeypatch, request):
 
 
 def test_tests_of_no_operator_prove_nothing(context, monkeypatch):
-    pytests(monkeypatch, [(0, "")] * 4)
+    pytests(monkeypatch, [(0, "")] * 5)
     outcomes = list(check_gpu.tests(context))
     assert (outcomes[-1].state, outcomes[-1].why) == (FAILED, "no test of an operator ran on cuda")
     assert not check_gpu.MEASURED.exists()
