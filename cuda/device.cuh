@@ -46,14 +46,13 @@ void visit_floating(Kind kind, const F& f) {
 }
 
 // Blocks of one launch pass values to each other without flags or fences: the memory is filled with `unwritten` words
-// before the launch, each 16 bytes are stored once and as a whole, and a reader repeats its load until they are there.
+// before the launch, each 16 bytes are stored once and as a whole, and a reader repeats its load until they are there. On
+// AMD, whose stores of 16 bytes may be seen in parts, the last word is stored last, with release.
 constexpr uint32_t unwritten = 0xffffffffu;
 constexpr int unwritten_byte = 0xff;
 
 // Of the values that a word can hold, only a NaN, or two of 16 bits, looks unwritten; they get another sign.
 FOURFOLD_FN uint32_t as_written(uint32_t word) { return word == unwritten ? unwritten >> 1 : word; }
-
-FOURFOLD_FN bool is_written(const uint4& words) { return words.w != unwritten; }
 
 FOURFOLD_FN void store_words(void* to, const uint4& words) {
 #if defined(USE_ROCM)

@@ -69,10 +69,11 @@ bool has_context(int device) {
   return state == nullptr || (state(device, &flags, &active) == 0 && active != 0);
 }
 
-// From these on, the vendor's product is used for a step, although it takes launches of its own. On an H100 a step of an
-// LSTM takes 42 to 57 µs with fourfold's product of a depth of 512, 75 to 131 µs of 1024, and 11 to 51 µs with the
-// vendor's; called one by one from Python, steps of a depth of 512 are still faster with fourfold's.
-constexpr int64_t vendor_work = int64_t(1) << 24;  // multiply-adds
+// From this many multiply-adds per step on, the vendor's product is faster, although it takes launches of its own. On an
+// H100 a step of an LSTM takes 42 to 57 µs with fourfold's product of 512 units, 75 to 131 µs of 1,024, and 11 to 51 µs with
+// the vendor's; called one by one from Python, steps of 512 units are still faster with fourfold's.
+constexpr int64_t vendor_work = int64_t(1) << 24;
+// The same for a product's depth, which one thread adds up.
 constexpr int64_t vendor_depth = 513;
 
 std::string target_of(const cudaDeviceProp& properties) {
@@ -150,7 +151,8 @@ void* in_gpu_torch(const char* name) {
 
 void allow_shared_memory(Place place, const Grid& grid, const void* kernel) {
   if (grid.shared_bytes <= 48 * 1024) return;
-  const auto bytes = static_cast<int>(grid.shared_bytes);
+  // As much as the device has, since other threads may launch the kernel with another size.
+  const int bytes = limits(place).shared_bytes;
   check(place, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
 }
 
@@ -171,9 +173,9 @@ const Limits& limits(Place place) {
   return found != known.end() ? found->second : known.emplace(place.index, read_limits(place)).first->second;
 }
 
-bool vendor_wins(int64_t outputs, int64_t depth) {
-  return fourfold::vendor_wins(depth >= vendor_depth ? vendor_work : outputs * depth, vendor_work);
-}
+bool vendor_wins(int64_t work) { return fourfold::vendor_wins(work, vendor_work); }
+
+bool vendor_wins_in_depth(int64_t depth) { return fourfold::vendor_wins(depth, vendor_depth); }
 
 void copy(Place place, void* to, const void* from, size_t bytes) {
   const DeviceGuard guard(place);

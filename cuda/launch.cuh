@@ -46,8 +46,9 @@ const Limits& limits(Place place);
 // The shared memory of a block on every GPU (Turing and AMD have no more).
 constexpr int64_t least_shared_bytes = 64 * 1024;
 
-// Whether to use torch's product of that many outputs instead of fourfold's own.
-bool vendor_wins(int64_t outputs, int64_t depth);
+// Whether to use torch's product instead of fourfold's own, by its number of multiply-adds or by its depth.
+bool vendor_wins(int64_t work);
+bool vendor_wins_in_depth(int64_t depth);
 
 // Throws an error that says what to change, and clears the runtime's error state for the next call.
 void check(Place place, cudaError_t code);
@@ -84,7 +85,7 @@ int64_t blocks_at_once(Place place, const Grid& grid, void (*kernel)(Parameters.
   return int64_t(blocks) * limits(place).multiprocessors;
 }
 
-// A cooperative launch, whose blocks may wait for each other; requires blocks_at_once().
+// A cooperative launch, whose blocks may wait for each other; grid.blocks must not exceed blocks_at_once().
 template <typename Parameter>
 void launch_at_once(Place place, const Grid& grid, void (*kernel)(Parameter), Parameter argument) {
   const DeviceGuard guard(place);

@@ -36,7 +36,7 @@ void forward_as(const LltmCellInputs& in, const LltmCellOutputs& out, bool save_
       .kept = save_for_backward ? output<T>(out.kept) : nullptr,
       .cells = nullptr,
   };
-  if (!vendor_wins(rows * Lltm::gates * hidden_size, hidden_size + input_size)) {
+  if (!vendor_wins(rows * Lltm::gates * hidden_size * (hidden_size + input_size))) {
     const StepFactors<T> factors{
         .h = {.step = input<T>(in.h), .initial = nullptr, .known = rows, .reset = nullptr},
         .x = input<T>(in.x),

@@ -219,17 +219,19 @@ FOURFOLD_FN Slot rounded(const Slot& slot) {
 
 // A float32 as the sum of a high part, rounded to 11 bits, and a low part, of which the tensor cores use 11 bits.
 // Truncated high parts would take one instruction less, but leave low parts of the number's own sign, whose products,
-// which are left out, add up. Integers, because conversions have a low throughput; infinity and NaN stay as they are.
+// which are left out, add up. Integers, because conversions have a low throughput.
 struct Parts {
   Slot high;
   Slot low;
+  Slot finite;  // the high part, or 0 for infinity and NaN: their products with low parts of either sign would be NaN
 
   explicit FOURFOLD_FN Parts(const Slot& slot) {
     for (int w = 0; w < 4; ++w) {
       const uint32_t bits = slot.word[w];
-      const bool finite = (bits & 0x7fffffffu) < 0x7f800000u;
-      high.word[w] = (finite ? bits + 0x1000u : bits) & 0xffffe000u;
-      low.word[w] = finite ? as_bits(as_float(bits) - as_float(high.word[w])) : 0u;
+      const bool rounds = (bits & 0x7fffffffu) < 0x7f7ff000u;  // to a finite number
+      high.word[w] = (rounds ? bits + 0x1000u : bits) & 0xffffe000u;
+      low.word[w] = rounds ? as_bits(as_float(bits) - as_float(high.word[w])) : 0u;
+      finite.word[w] = rounds ? high.word[w] : 0u;
     }
   }
 };
@@ -253,8 +255,8 @@ FOURFOLD_FN void multiply_tile(float (&sum)[4], const Slot& top, const Slot& bot
     multiply_words<float>(sum, rounded(top), rounded(bottom), rounded(column));
   } else {
     const Parts parts[] = {Parts(top), Parts(bottom), Parts(anew(column))};
-    multiply_words<float>(sum, parts[0].low, parts[1].low, parts[2].high);
-    multiply_words<float>(sum, parts[0].high, parts[1].high, parts[2].low);
+    multiply_words<float>(sum, parts[0].low, parts[1].low, parts[2].finite);
+    multiply_words<float>(sum, parts[0].finite, parts[1].finite, parts[2].low);
     multiply_words<float>(sum, parts[0].high, parts[1].high, parts[2].high);
   }
 }

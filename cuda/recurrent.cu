@@ -8,11 +8,11 @@ namespace fourfold::gpu {
 std::optional<Sequence> as_sequence(const RecurrentLayer& layer) {
   constexpr int64_t most = std::numeric_limits<int>::max();
   // 16-byte slots begin at multiples of 8 values, and a block has 8 units. A single step is not worth it.
-  const bool fits = layer.batch >= 1 && layer.batch <= most && layer.hidden_size >= block_units &&
+  const int64_t most_rows_of_all = most_batch * (layer.offsets == nullptr ? most_launches : 1);
+  const bool fits = layer.batch >= 1 && layer.batch <= most_rows_of_all && layer.hidden_size >= block_units &&
                     layer.hidden_size % block_units == 0 && layer.hidden_size <= most && layer.time >= 2 &&
                     layer.time <= most;
-  const bool knows_lengths = layer.offsets == nullptr || layer.batch <= most_batch;
-  if (!fits || !knows_lengths || !limits(layer.place).tile_products) return std::nullopt;
+  if (!fits || !limits(layer.place).tile_products) return std::nullopt;
   Sequence sequence{
       .time = static_cast<int>(layer.time),
       .batch = static_cast<int>(layer.batch),
@@ -41,11 +41,12 @@ bool wants_persistent() {
 
 void expect_choice(const RecurrentLayer& layer) {
   if (forced_path() != Path::persistent) return;
-  fail("fourfold: expected a layer that runs in one launch, because FOURFOLD_GPU_PATH=persistent is set, but got ",
+  fail("fourfold: expected a layer that runs in one or two launches, because FOURFOLD_GPU_PATH=persistent is set, but got ",
        layer.time, " steps, batch ", layer.batch, " and hidden_size ", layer.hidden_size,
-       "; one launch needs 2 steps or more, a hidden_size that is a multiple of ", block_units,
+       "; that needs 2 steps or more, a hidden_size that is a multiple of ", block_units,
        ", 16 or 32 bits, and a GPU that holds hidden_size / ", block_units, " blocks for each ", most_rows,
-       " rows at once; otherwise unset the variable");
+       " rows at once, for all rows of a packed sequence or half of the others, at most ", most_batch,
+       "; otherwise unset the variable");
 }
 
 Aligned aligned_h_0(const RecurrentForward& job) {

@@ -1,5 +1,5 @@
-// The kernels of a recurrent layer for any Cell: one launch for the whole sequence if it fits the device, otherwise one
-// or two launches per step. The input's part of the gates, and the gradients that follow from the gates', are torch's
+// The kernels of a recurrent layer for any Cell: one or two launches for the whole sequence if it fits the device,
+// otherwise one or two launches per step. The input's part of the gates, and the gradients that follow from the gates', are torch's
 // products.
 #pragma once
 
@@ -33,6 +33,12 @@ Before<T> state_before(const RecurrentLayer& layer, int64_t t, const void* state
 
 // A state of the batch in the compute dtype.
 Tensor empty_state(const RecurrentLayer& layer);
+
+// Whether torch computes a step's product. It rounds the product to T, so in 16 bits only large steps use it.
+template <typename T>
+bool by_vendor(int64_t outputs, int64_t depth) {
+  return vendor_wins(outputs * depth) || (sizeof(T) > 2 && vendor_wins_in_depth(depth));
+}
 
 template <typename Cell, typename T>
 class PlainForward {
@@ -83,7 +89,7 @@ class PlainForward {
     // A vendor's product needs contiguous rows.
     const int64_t known = factors.h.known;
     const bool together = known == 0 || known == cell.rows;
-    if (!together || !vendor_wins(cell.rows * Cell::gates * size, size)) {
+    if (!together || !by_vendor<T>(cell.rows * Cell::gates * size, size)) {
       return step<Cell>(layer_.place, factors, cell);
     }
     const T* rows = known == 0 ? factors.h.initial : factors.h.step;
@@ -181,7 +187,7 @@ class PlainBackward {
         .reset = reset,
         .out = grad_h_,
     };
-    if (!vendor_wins(rows * size, depth)) return multiply(layer_.place, job);
+    if (!by_vendor<T>(rows * size, depth)) return multiply(layer_.place, job);
     const Tensor product = mm(matrix(layer_.place, job.a, rows, depth, job.a_leading_dim, layer_.kind),
                               matrix(layer_.place, job.b, depth, size, job.b_leading_dim, layer_.kind));
     const auto* sums = static_cast<const T*>(data_of(product));
@@ -264,20 +270,24 @@ constexpr int64_t most_launches = 2;
 template <typename Job>
 bool launch_persistent(const RecurrentLayer& layer, void (*kernel)(Job), Job job, int columns, void* passed_on, int64_t bytes) {
   const Place place = layer.place;
-  const int64_t unit_blocks = layer.hidden_size / block_units;
-  const int64_t groups = (layer.batch + most_rows - 1) / most_rows;
+  const int64_t blocks = layer.hidden_size / block_units;  // for each most_rows rows
+  const int64_t parts = (layer.batch + most_rows - 1) / most_rows;
+  Grid grid{0, persistent_threads};
+  // The number of these parts that one launch computes.
+  const auto parts_at_once = [&](int64_t shared_bytes) {
+    grid.shared_bytes = shared_bytes;
+    return std::min<int64_t>(blocks_at_once(place, grid, kernel) / blocks, most_batch / most_rows);
+  };
   const int64_t sums = sums_bytes(job.sequence.row_tiles, columns);
-  Grid grid{0, persistent_threads, 2 * sums};
-  int64_t room = blocks_at_once(place, grid, kernel);
-  job.sequence.has_two_sums = room >= unit_blocks;
-  if (!job.sequence.has_two_sums) {
-    grid.shared_bytes = sums;
-    room = blocks_at_once(place, grid, kernel);
-  }
-  const int64_t at_once = std::min<int64_t>(room / unit_blocks, most_batch / most_rows);
+  const int64_t with_one = parts_at_once(sums);
+  const int64_t with_two = parts_at_once(2 * sums);
   // Later launches don't know where a step begins if earlier rows can end before it.
   const int64_t most = layer.offsets == nullptr ? most_launches : 1;
-  if (groups > at_once * most) return false;
+  if (parts > with_one * most) return false;
+  const auto launches = [&](int64_t at_once) { return (parts + at_once - 1) / at_once; };
+  job.sequence.has_two_sums = with_two > 0 && launches(with_two) == launches(with_one);
+  const int64_t at_once = job.sequence.has_two_sums ? with_two : with_one;
+  if (!job.sequence.has_two_sums) grid.shared_bytes = sums;
   fill(place, passed_on, unwritten_byte, static_cast<size_t>(bytes));
   for (int64_t row = 0; row < layer.batch; row += at_once * most_rows) {
     const int64_t rows = std::min(layer.batch - row, at_once * most_rows);
@@ -285,7 +295,7 @@ bool launch_persistent(const RecurrentLayer& layer, void (*kernel)(Job), Job job
     part.sequence.batch = static_cast<int>(rows);
     part.sequence.first_row = static_cast<int>(row);
     part.sequence.other_rows = static_cast<int>(layer.batch - rows);
-    grid.blocks = (rows + most_rows - 1) / most_rows * unit_blocks;
+    grid.blocks = (rows + most_rows - 1) / most_rows * blocks;
     launch_at_once(place, grid, kernel, part);
   }
   return true;

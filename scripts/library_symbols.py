@@ -31,7 +31,7 @@ def unexpected(path: Path, hip: bool = False, nm: str = "nm") -> list[str]:
 
 
 def iostreams(path: Path, nm: str = "nm") -> list[str]:
-    """The undefined symbols of iostreams, which crash in a process with a GPU build of torch (cpp/system/text.h).
+    """The undefined symbols of iostreams, which can crash with a CUDA build of torch (cpp/system/text.h).
     torch's headers include <iostream>, which only initialises them."""
     names = [name for _, name in symbols(path, "--dynamic", "--undefined-only", "--demangle", nm=nm)]
     return [name for name in names if IOSTREAMS.search(name) and "std::ios_base::Init::" not in name]

@@ -120,7 +120,7 @@ def is_chosen(entry: OpInfo) -> bool:
 ENTRIES = {entry.full_name: entry for entry in op_db if is_chosen(entry)}
 
 
-# The same on an NVIDIA GPU.
+# Also left to torch on an NVIDIA GPU.
 LEFT_ON_CUDA = {"nn.functional.batch_norm": "torch calls cuDNN's operator, with its own saved values"}
 
 

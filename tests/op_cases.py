@@ -274,7 +274,7 @@ def _torch_cases(op: str) -> list[Case]:
         case("row-tiles-reset", 4, 37, 5, 40, reset=True),
         case("row-groups-reset", 4, 150, 3, 24, reset=True),
         case("packed-row-groups", 3, 70, 3, 24, sizes=[70, 65, 30]),
-        case("launches", 3, 195, 3, 40),
+        case("launches", 3, 513, 3, 8),
         case("packed-row-tiles-reset", 5, 20, 4, 24, sizes=[20, 17, 16, 3, 1], reset=True),
         case("packed-row-tiles-reset-reverse", 5, 20, 4, 24, sizes=[20, 17, 16, 3, 1], reset=True, reverse=True),
         case("chunks", 24, 13, 3, 200),  # of steps that a CPU computes together
@@ -349,7 +349,7 @@ CASES = [
     Case("lltm", "row-tiles-reset", _reset(_lltm(4, 37, 5, 40))),
     Case("lltm", "row-groups", _lltm(3, 150, 3, 24)),
     Case("lltm", "packed-row-groups-reverse", _lltm_packed([70, 65, 30], 3, 24, True)),
-    Case("lltm", "launches-reset", _reset(_lltm(3, 195, 3, 40, reverse=True))),
+    Case("lltm", "launches-reset", _reset(_lltm(3, 513, 3, 8, reverse=True))),
     Case("lltm", "packed-row-tiles-reset", _reset(_lltm_packed([20, 17, 16, 3, 1], 4, 24, True), packed=True)),
     Case("lltm", "chunks", _lltm(24, 13, 3, 200)),  # of steps that a CPU computes together
     *_torch_cases("lstm"),

@@ -39,8 +39,9 @@ def test_what_only_a_gpu_build_of_torch_has_is_no_symbol_of_ours():
     assert library_symbols.only_in_gpu_torch(LIBFOURFOLD, cpu, nm=tool("nm", "binutils")) == []
 
 
-def test_nothing_uses_iostreams():
-    """The modules for one torch use those of torch's headers, but pass them only strings."""
+def test_the_library_uses_no_iostreams():
+    """Except the modules for one version of torch, into which torch's headers bring them; fourfold's own messages there
+    contain only strings."""
     for path in (LIBFOURFOLD, *INSTALLED.glob("_C.*.so")):
         assert library_symbols.iostreams(path, nm=tool("nm", "binutils")) == [], path
 

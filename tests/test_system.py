@@ -18,7 +18,7 @@ OF_A_SYSTEM = re.compile(
 )
 
 
-# text.h explains why they aren't used. The modules for C++ programs, in the folder nn, print themselves with them.
+# system/text.h explains why. The C++ modules in the folder nn print to streams.
 IOSTREAMS = re.compile(
     r"#include <(fstream|iomanip|iosfwd|iostream|istream|locale|ostream|sstream|streambuf)>"
     r"|\bstd::(cerr|clog|cout|locale|\w*stream)\b"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -301,3 +302,18 @@ def test_integers_wrap_around() -> None:
     assert torch.equal(fourfold.axpby(x, x, 2, 1), reference.axpby(x, x, 2, 1))
     big = torch.tensor([2**62])
     assert torch.equal(fourfold.axpby(big, big, 3, 1), reference.axpby(big, big, 3, 1))
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 3.4e38])
+def test_a_state_that_is_not_finite(value: float, device: str) -> None:
+    """As in torch; the other rows are not affected."""
+    layer = torch.nn.GRU(8, 16)
+    x, h = torch.randn(3, 4, 8), torch.randn(1, 4, 16)
+    h[0, 1, 3] = value
+    ours = fourfold.nn.GRU(8, 16)
+    ours.load_state_dict(layer.state_dict())
+    with torch.no_grad():
+        wanted, got = layer(x, h)[0], ours.to(device)(x.to(device), h.to(device))[0].cpu()
+    torch.testing.assert_close(got, wanted, equal_nan=True, rtol=1e-5, atol=1e-5)
+    assert torch.isfinite(got[:, [0, 2, 3]]).all()

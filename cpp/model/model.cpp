@@ -67,7 +67,7 @@ const std::string& metadata_of(const model::TensorFile& file, const char* key) {
   return found->second;
 }
 
-// The device with its index, which every tensor's device has: cuda is torch's current GPU.
+// cuda as the current GPU, cuda:0: a tensor's device on a GPU has an index, and programs compare devices.
 at::Device with_index(at::Device device) { return at::empty({0}, device).device(); }
 
 class Loader {

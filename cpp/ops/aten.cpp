@@ -54,7 +54,7 @@ void fail_call(const char* what) {
   static auto* const reason =
       reinterpret_cast<Reason*>(system::symbol_of_process("torch_exception_get_what_without_backtrace"));
   if (reason != nullptr) fail("fourfold: ", what, " failed: ", reason());
-  fail("fourfold: ", what, " failed; torch has logged the reason, which torch 2.13 or newer also gives here");
+  fail("fourfold: ", what, " failed; torch's log has the reason, and torch 2.13 or newer gives it here");
 }
 
 void check_call(int32_t code, const char* what) {

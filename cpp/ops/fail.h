@@ -12,7 +12,7 @@ namespace fourfold {
 inline void append(std::string& sentence, std::string_view part) { sentence += part; }
 void append(std::string& sentence, double part);
 template <typename Integer>
-  requires std::is_integral_v<Integer>
+  requires(std::is_integral_v<Integer> && !std::is_same_v<Integer, char>)
 void append(std::string& sentence, Integer part) {
   sentence += std::to_string(part);
 }

@@ -22,7 +22,7 @@ namespace fourfold {
 #define STABLE_TORCH_ERROR_CODE_CHECK(call) TORCH_ERROR_CODE_CHECK(call)
 #undef STD_TORCH_CHECK
 #define STD_TORCH_CHECK(holds, ...) \
-  if (!(holds)) { fourfold::fail("fourfold: torch's check failed" __VA_OPT__(, ": ", ) __VA_ARGS__); }
+  if (!(holds)) { fourfold::fail("fourfold: torch expected " #holds __VA_OPT__(, ": ", ) __VA_ARGS__); }
 
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/tensor.h>

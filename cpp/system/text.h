@@ -1,6 +1,6 @@
-// Numbers as text and lists of words, without iostreams: libraries that a GPU build of torch loads replace parts of
-// libstdc++'s iostreams, and a stream that then formats or reads a number crashes. No result depends on the process's
-// locale, which Python programs may change.
+// Numbers as text, and lists of words, without iostreams: libtorch.so of torch 2.11's CUDA build exports parts of
+// libstdc++'s iostreams (std::ostringstream's constructor). A stream made of those and of the system's parts crashes when
+// it formats or reads a number. No result depends on the process's locale, which Python programs may change.
 #pragma once
 
 #include <algorithm>

@@ -24,8 +24,8 @@ PATHS = {
 REFUSED = {
     "quick": ("fourfold: expected FOURFOLD_GPU_PATH to be persistent, step, vendor or fused, but got quick", "gru(65)"),
     "persistent": (
-        "fourfold: expected a layer that runs in one launch, because FOURFOLD_GPU_PATH=persistent is set",
-        "gru(65)",
+        "fourfold: expected a layer that runs in one or two launches, because FOURFOLD_GPU_PATH=persistent is set",
+        "gru(1025)",
     ),
     "fused": ("mlp: expected at most 128 inputs, hidden units and outputs, as FOURFOLD_GPU_PATH=fused", "mlp(129)"),
 }
