@@ -272,9 +272,7 @@ def _torch_cases(op: str) -> list[Case]:
         case("deep", 3, 2, 5, 136),
         case("vendor", 2, 512, 8, 224, reset=True),
         case("row-tiles-reset", 4, 37, 5, 40, reset=True),
-        case("row-groups-reset", 4, 150, 3, 24, reset=True),
-        case("packed-row-groups", 3, 70, 3, 24, sizes=[70, 65, 30]),
-        case("launches", 3, 513, 3, 8),
+        case("row-groups-reset", 3, 66, 3, 24, reset=True),
         case("packed-row-tiles-reset", 5, 20, 4, 24, sizes=[20, 17, 16, 3, 1], reset=True),
         case("packed-row-tiles-reset-reverse", 5, 20, 4, 24, sizes=[20, 17, 16, 3, 1], reset=True, reverse=True),
         case("chunks", 24, 13, 3, 200),  # of steps that a CPU computes together
@@ -347,8 +345,7 @@ CASES = [
     Case("lltm", "few-reset", _reset(_lltm(3, 2, 3, 18, reverse=True))),
     Case("lltm", "few-packed-reset", _reset(_lltm_packed([3, 2, 1], 5, 18, False), packed=True)),
     Case("lltm", "row-tiles-reset", _reset(_lltm(4, 37, 5, 40))),
-    Case("lltm", "row-groups", _lltm(3, 150, 3, 24)),
-    Case("lltm", "packed-row-groups-reverse", _lltm_packed([70, 65, 30], 3, 24, True)),
+    Case("lltm", "packed-row-groups-reverse", _lltm_packed([66, 65, 30], 3, 24, True)),
     Case("lltm", "launches-reset", _reset(_lltm(3, 513, 3, 8, reverse=True))),
     Case("lltm", "packed-row-tiles-reset", _reset(_lltm_packed([20, 17, 16, 3, 1], 4, 24, True), packed=True)),
     Case("lltm", "chunks", _lltm(24, 13, 3, 200)),  # of steps that a CPU computes together
