@@ -262,45 +262,6 @@ bool with_variant(bool allow_tf32, const F& f) {
   }
 }
 
-// The launches with which the rows of a layer that don't fit the device at once are computed, some after the others.
-// On an H100 two launches of LSTMs of 512 units take half the time of a launch per step, three of 1024 units as long.
-constexpr int64_t most_launches = 2;
-
-// Cooperative launches of all rows, or false. passed_on: the memory through which blocks pass values to each other.
-template <typename Job>
-bool launch_persistent(const RecurrentLayer& layer, void (*kernel)(Job), Job job, int columns, void* passed_on, int64_t bytes) {
-  const Place place = layer.place;
-  const int64_t blocks = layer.hidden_size / block_units;  // for each most_rows rows
-  const int64_t parts = (layer.batch + most_rows - 1) / most_rows;
-  Grid grid{0, persistent_threads};
-  // The number of these parts that one launch computes.
-  const auto parts_at_once = [&](int64_t shared_bytes) {
-    grid.shared_bytes = shared_bytes;
-    return std::min<int64_t>(blocks_at_once(place, grid, kernel) / blocks, most_batch / most_rows);
-  };
-  const int64_t sums = sums_bytes(job.sequence.row_tiles, columns);
-  const int64_t with_one = parts_at_once(sums);
-  const int64_t with_two = parts_at_once(2 * sums);
-  // Later launches don't know where a step begins if earlier rows can end before it.
-  const int64_t most = layer.offsets == nullptr ? most_launches : 1;
-  if (parts > with_one * most) return false;
-  const auto launches = [&](int64_t at_once) { return (parts + at_once - 1) / at_once; };
-  job.sequence.has_two_sums = with_two > 0 && launches(with_two) == launches(with_one);
-  const int64_t at_once = job.sequence.has_two_sums ? with_two : with_one;
-  if (!job.sequence.has_two_sums) grid.shared_bytes = sums;
-  fill(place, passed_on, unwritten_byte, static_cast<size_t>(bytes));
-  for (int64_t row = 0; row < layer.batch; row += at_once * most_rows) {
-    const int64_t rows = std::min(layer.batch - row, at_once * most_rows);
-    Job part = job.from_row(row);
-    part.sequence.batch = static_cast<int>(rows);
-    part.sequence.first_row = static_cast<int>(row);
-    part.sequence.other_rows = static_cast<int>(layer.batch - rows);
-    grid.blocks = (rows + most_rows - 1) / most_rows * blocks;
-    launch_at_once(place, grid, kernel, part);
-  }
-  return true;
-}
-
 template <typename Cell, typename T>
 bool run_persistent(const RecurrentForward& job, const Tensor& projection) {
   const std::optional<Sequence> sequence = as_sequence(job.layer);
