@@ -31,9 +31,13 @@ FOURFOLD_FN Slot gather_slot(const T* from, int64_t stride) {
 }
 
 // The number of a row's chunks that are loaded before the first one is used: as many as fit the registers besides the
-// weights.
+// weights, from Ampere on.
 template <typename T, Rounding rounding, int chunks>
-constexpr int chunks_in_flight = !std::is_same_v<T, float> ? 12 : rounding == Rounding::tf32 ? 6 : chunks < 16 ? 3 : 2;
+constexpr int chunks_in_flight = !std::is_same_v<T, float>   ? 12
+                                 : rounding == Rounding::none ? (chunks < 16 ? 3 : 2)
+                                 : chunks == 8                ? 3
+                                 : chunks < 32                ? 6
+                                                              : 4;
 
 // The number of tiles whose slots are loaded together, to wait for them once.
 template <typename T, Rounding rounding, int chunks>
