@@ -305,15 +305,21 @@ bool launch_persistent(const RecurrentLayer& layer, void (*kernel)(Job), Job job
     return std::min<int64_t>(blocks_at_once(place, grid, kernel) / blocks, most_batch / most_rows);
   };
   const int64_t sums = sums_bytes(job.sequence.row_tiles, columns);
-  const int64_t with_one = parts_at_once(sums);
   const int64_t with_two = parts_at_once(2 * sums);
-  // Later launches don't know where a step begins if earlier rows can end before it.
-  const int64_t most = layer.offsets == nullptr ? most_launches : 1;
-  if (parts > with_one * most) return false;
-  const auto launches = [&](int64_t at_once) { return (parts + at_once - 1) / at_once; };
-  job.sequence.has_two_sums = with_two > 0 && launches(with_two) == launches(with_one);
-  const int64_t at_once = job.sequence.has_two_sums ? with_two : with_one;
-  if (!job.sequence.has_two_sums) grid.shared_bytes = sums;
+  int64_t at_once = with_two;
+  job.sequence.has_two_sums = true;
+  if (parts > with_two) {  // with the sums of one step a device may hold more blocks
+    const int64_t with_one = parts_at_once(sums);
+    // Later launches don't know where a step begins if earlier rows can end before it.
+    if (parts > with_one * (layer.offsets == nullptr ? most_launches : 1)) return false;
+    const auto launches = [&](int64_t each) { return (parts + each - 1) / each; };
+    job.sequence.has_two_sums = with_two > 0 && launches(with_two) == launches(with_one);
+    if (job.sequence.has_two_sums) {
+      grid.shared_bytes = 2 * sums;
+    } else {
+      at_once = with_one;
+    }
+  }
   fill(place, passed_on, unwritten_byte, static_cast<size_t>(bytes));
   for (int64_t row = 0; row < layer.batch; row += at_once * most_rows) {
     const int64_t rows = std::min(layer.batch - row, at_once * most_rows);
