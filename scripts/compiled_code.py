@@ -13,16 +13,18 @@ from backend_report import Refused
 LOCAL_MEMORY = re.compile(r"\b(LDL|STL)\b")
 
 
-def in_local_memory(path: Path, cuobjdump: Path) -> dict[str, str]:
-    """The kernels of an object file that have a stack or access local memory, with a description."""
-    found = {}
-    resources = list(stacks(output(cuobjdump, "-res-usage", path)))
-    if not resources:
+def disassembly(path: Path, cuobjdump: Path) -> str:
+    """The resources and the instructions of an object file's kernels."""
+    said = output(cuobjdump, "-res-usage", "-sass", path)
+    if not any(stacks(said)):
         raise Refused(f"cuobjdump finds no kernel in {path.name}")
-    for kernel, stack in resources:
-        if stack:
-            found[kernel] = f"a stack of {stack} bytes"
-    for kernel, instructions in local_instructions(output(cuobjdump, "-sass", path)):
+    return said
+
+
+def in_local_memory(said: str) -> dict[str, str]:
+    """The kernels of a disassembly that have a stack or access local memory, with a description."""
+    found = {kernel: f"a stack of {stack} bytes" for kernel, stack in stacks(said) if stack}
+    for kernel, instructions in local_instructions(said):
         if instructions:
             words = f"{instructions} instructions on local memory"
             found[kernel] = f"{found[kernel]} and {words}" if kernel in found else words

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import compiled_code
+from fourfold.compiler.dtypes import BOOLEAN
 from fourfold.compiler.nest.grid.layout import GridLayout
-from fourfold.compiler.nest.loops import Grid, Kernel, Let, Loop, Statement, Store, When
+from fourfold.compiler.nest.loops import INDEX, Constant, Grid, Kernel, Let, Loop, Statement, Store, When
 from fourfold.compiler.nest.plan import SIZES
 
 ACCESS = re.compile(r"\b(LDG|STG)\.E(?:\.\w+)*?(?:\.(128|64|U16|S16|U8|S8))?(?:\.\w+)*\b")
@@ -32,20 +33,15 @@ def of_nest(kernel: Kernel) -> Counter[str]:
         widest = WIDEST_OF_LONG if size == WIDEST_OF_LONG else WIDEST
         found[f"{what} accesses"] += lanes if is_strided else -(-bytes // widest)
 
-    def count(body: list[Statement]) -> None:
-        for statement in body:
-            if isinstance(statement, (Loop, When)):
-                count(statement.body)
-            elif isinstance(statement, Let) and statement.op == "shared":
-                shared.add(statement.result.name)
-            elif isinstance(statement, Let) and statement.op in ("load", "load_strided"):
-                if statement.operands[0].name not in shared:
-                    is_strided = statement.op == "load_strided"
-                    add("LDG", statement.result.lanes, SIZES[statement.attribute], is_strided)
-            elif isinstance(statement, Store) and statement.pointer.name not in shared:
-                add("STG", statement.value.lanes, SIZES[statement.kind], statement.stride is not None)
-
-    count(kernel.body)
+    for statement in flat(kernel.body):
+        if isinstance(statement, Let) and statement.op == "shared":
+            shared.add(statement.result.name)
+        elif isinstance(statement, Let) and statement.op in ("load", "load_strided"):
+            if statement.operands[0].name not in shared:
+                is_strided = statement.op == "load_strided"
+                add("LDG", statement.result.lanes, SIZES[statement.attribute], is_strided)
+        elif isinstance(statement, Store) and statement.pointer.name not in shared:
+            add("STG", statement.value.lanes, SIZES[statement.kind], statement.stride is not None)
     return found
 
 
@@ -61,38 +57,51 @@ def of_code(disassembly: str) -> dict[str, Counter[str]]:
     return found
 
 
-def has(body: list[Statement], operations: tuple[str, ...]) -> bool:
-    return any(
-        has(statement.body, operations)
-        if isinstance(statement, (Loop, When))
-        else isinstance(statement, Let) and statement.op in operations
-        for statement in body
-    )
+def flat(body: list[Statement]) -> Iterator[Statement]:
+    for statement in body:
+        if isinstance(statement, (Loop, When)):
+            yield from flat(statement.body)
+        else:
+            yield statement
 
 
-def is_serial(layout: GridLayout) -> bool:
-    """Whether a loop in each thread does all the work; compilers duplicate its body for the first iteration and the
-    others."""
-    return layout.steps is not None or layout.split == "rows" and layout.group == 1
+def lets(body: list[Statement]) -> Iterator[Let]:
+    return (statement for statement in flat(body) if isinstance(statement, Let))
+
+
+def stores(body: list[Statement]) -> Iterator[Store]:
+    return (statement for statement in flat(body) if isinstance(statement, Store))
+
+
+def may_have_two_bodies(kernel: Kernel, layout: GridLayout) -> bool:
+    """Whether a compiler may write a loop's body twice: for the first iteration and the others, of a loop that does all
+    of a thread's work; and for both values of a condition that doesn't change in the loop."""
+    is_serial = layout.steps is not None or layout.split == "rows" and layout.group == 1
+    return is_serial or any(each.op == "splat" and each.result.type == BOOLEAN for each in lets(kernel.body))
+
+
+def stores_at_one_address(kernel: Kernel) -> bool:
+    """Whether a vector's numbers go to one address, where a compiler keeps the last."""
+    return any(each.stride == Constant(0, INDEX) for each in stores(kernel.body))
 
 
 def faults(grid: Grid, layout: GridLayout, file: Path, cuobjdump: Path) -> str:
     """What is wrong with the compiled kernels of a grid; empty if nothing. Kernels with sin, cos or tan are not
     checked: NVIDIA's implementation reduces large arguments in local memory, with a table that it loads."""
-    if any(has(kernel.body, TRIGONOMETRIC) for kernel in grid.kernels):
+    if any(each.op in TRIGONOMETRIC for kernel in grid.kernels for each in lets(kernel.body)):
         return ""
-    local = compiled_code.in_local_memory(file, cuobjdump)
-    if local:
+    said = compiled_code.disassembly(file, cuobjdump)
+    if local := compiled_code.in_local_memory(said):
         return "\n".join(f"{kernel} has {what}" for kernel, what in local.items())
-    done = subprocess.run([str(cuobjdump), "-sass", str(file)], capture_output=True, text=True, check=True)
-    moved = of_code(done.stdout)
+    moved = of_code(said)
     found = []
     for kernel in grid.kernels:
         expected, own = of_nest(kernel), moved[f"fourfold_{kernel.name}"]
-        most = 2 if is_serial(layout) else 1
+        most = 2 if may_have_two_bodies(kernel, layout) else 1
         # A compiler may merge two loads, or load only the low halves of wide numbers.
         is_narrower = own["LDG"] < expected["LDG"]
         too_many = [what for what in own if own[what] > most * expected[what] and not (is_narrower and what == LOADS)]
-        if own["STG"] < expected["STG"] or too_many:
+        too_few = own["STG"] < expected["STG"] and not stores_at_one_address(kernel)
+        if too_few or too_many:
             found.append(f"{kernel.name} moves bytes in accesses {dict(own)}, and its nest {dict(expected)}")
     return "\n".join(found)

@@ -3,7 +3,6 @@ vectors. tests/simulators/printed_functions.py covers all sizes, architectures a
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import numpy
@@ -151,8 +150,8 @@ def test_vectors_are_moved_whole_and_kept_in_registers(compiler, tmp_path) -> No
     for architecture in ("sm_75", "sm_90", "sm_120"):
         file = tmp_path / f"{architecture}.cubin"
         file.write_bytes(compiler.compile(functions.cuda_source(VECTORS), architecture, "vectors"))
-        assert compiled_code.in_local_memory(file, cuobjdump) == {}
-        said = subprocess.run([cuobjdump, "-sass", file], capture_output=True, text=True, check=True).stdout
+        said = compiled_code.disassembly(file, cuobjdump)
+        assert compiled_code.in_local_memory(said) == {}
         for kernel, loads, stores in (("floats", 2, 1), ("bfloats", 1, 3)):
             code = said.partition(f"Function : {kernel}\n")[2].partition("Function :")[0]
             assert code.count(" LDG.E.128") == code.count(" LDG") == loads, (architecture, kernel)

@@ -24,6 +24,10 @@ SUMS = (
     "fourfold program 1\naxes a=x.0 | b=x.1\nx: float32 = input float32 [a b]\ny: float32 = mul x x\n"
     "column_sum y float32 [b]\n"
 )
+WEIGHTED = (
+    "fourfold program 1\naxes a=x.0 | b=x.1\nx: float32 = input float32 [a b]\nw: float32 = input float32 [b]\n"
+    "y: float32 = mul x w\ncolumn_sum y float32 [b]\n"
+)
 SCALED = (
     "fourfold program 1\naxes a=x.0\nx: float32 = input float32 [a]\nk: float32 = input float32 [a]\n"
     "y: float32 = mul x k\noutput y float32 [a]\n"
@@ -70,6 +74,12 @@ def test_one_thread_has_a_short_row() -> None:
 def test_sums_of_columns_are_finished_if_there_are_chunks() -> None:
     assert kernels(written(SUMS, "columns", 1, 8, 0, 0, "nv,01")) == ["columns"]
     assert kernels(written(SUMS, "columns", 1, 8, 0, 1, "nv,01")) == ["columns", "finish"]
+
+
+def test_what_all_rows_share_is_read_before_the_loop_over_rows() -> None:
+    source = written(WEIGHTED, "columns", 1, 8, 0, 0, "nv,0v,01")
+    assert loads(source, "x") == 2 and loads(source, "w") == 1  # the copies
+    assert source.index("w_data + column") < source.index("for (") < source.index("x_data + ")
 
 
 def test_one_element_for_all_is_read_before_the_loop() -> None:

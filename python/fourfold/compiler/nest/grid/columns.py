@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fourfold.compiler.ir import Value
 from fourfold.compiler.nest.grid.builder import CHUNK, CHUNKS, LANES_OF_GROUP, GridBuilder, Place, Total
 from fourfold.compiler.nest.grid.layout import GridLayout
+from fourfold.compiler.nest.layout import BROADCAST
 from fourfold.compiler.nest.loops import INDEX, Constant, Kernel, Operand, Ref, Store
 from fourfold.compiler.nest.plan import ROW, Plan, Slot
 
@@ -46,14 +48,23 @@ class SumsOfChunks(Columns):
         of_column = self.column_offsets(self.column, {})
         sums = {slot.index: writer.variable(slot.value.type, self.zero(slot), lanes, "total") for slot in self.sums}
         first = writer.index("+", begin, self.part, "first")
+        of_all_rows = Place(of_column, self.is_column)
+        self.write([value for value in self.plan.elements(0) if self.is_of_all_rows(value)], [of_all_rows])
         with writer.loop(first, end, PARTS * self.layout.copies, name="at") as at:
             places = [self.place(at, copy, end, of_column) for copy in range(self.layout.copies)]
+            for place in places:
+                place.known |= of_all_rows.known
             self.write(self.plan.elements(0), places)
             for place in places:
                 self.add(place, sums)
         for slot in self.sums:
             self.put(slot, self.whole(slot, writer.get(sums[slot.index])))
         return self.kernel
+
+    def is_of_all_rows(self, value: Value) -> bool:
+        """Whether it is an input that is the same in every row, and read once."""
+        strides = (self.layout.stride(value.attribute, axis) for axis in self.row_axes)
+        return value.op == "input" and all(stride == BROADCAST for stride in strides)
 
     def place(self, at: Operand, copy: int, end: Operand, of_column: dict[int, Operand]) -> Place:
         """One row's place, with the row's values."""
