@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import compiled_code
-from fourfold.compiler.dtypes import BOOLEAN
+from fourfold.compiler.dtypes import BOOLEAN, FLOAT64
 from fourfold.compiler.nest.grid.layout import GridLayout
-from fourfold.compiler.nest.loops import INDEX, Constant, Grid, Kernel, Let, Loop, Statement, Store, When
+from fourfold.compiler.nest.loops import INDEX, Constant, Grid, Kernel, Let, Loop, Operand, Ref, Statement, Store, When
 from fourfold.compiler.nest.plan import SIZES
 
 ACCESS = re.compile(r"\b(LDG|STG)\.E(?:\.\w+)*?(?:\.(128|64|U16|S16|U8|S8))?(?:\.\w+)*\b")
@@ -18,6 +18,11 @@ TRIGONOMETRIC = ("sin", "cos", "tan")
 LOADS = "LDG accesses"
 WIDEST = 16  # bytes per access
 WIDEST_OF_LONG = 8  # for 8-byte numbers: NVRTC 13.0 loads two of them separately on Blackwell, 12.8 and 13.5 together
+OF_INDICES = ("<", "equal", "both", "mask")  # conditions of grids, which change with the thread
+UNCONDITIONAL = ("add", "sub", "mul", "div", "neg")
+MOST_CONDITIONS = 3  # of which a compiler writes all combinations
+REPEATED = Counter({"LDG": 8, LOADS: 1})  # one number, which a compiler may load again
+SPILLED = 64  # bytes of stack that kernels of float64 may have: ptxas prefers them to fewer blocks on a multiprocessor
 BYTES = {None: 4, "128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 
 
@@ -73,16 +78,30 @@ def stores(body: list[Statement]) -> Iterator[Store]:
     return (statement for statement in flat(body) if isinstance(statement, Store))
 
 
-def may_have_two_bodies(kernel: Kernel, layout: GridLayout) -> bool:
-    """Whether a compiler may write a loop's body twice: for the first iteration and the others, of a loop that does all
-    of a thread's work; and for both values of a condition that doesn't change in the loop."""
+def bodies(kernel: Kernel, layout: GridLayout) -> int:
+    """How often a compiler may write a loop's body: for the first iteration and the others, of a loop that does all of
+    a thread's work; and for each value of the conditions that don't change in the loop, also those within a function of
+    a number that doesn't change."""
     is_serial = layout.steps is not None or layout.split == "rows" and layout.group == 1
-    return is_serial or any(each.op == "splat" and each.result.type == BOOLEAN for each in lets(kernel.body))
+    values = list(lets(kernel.body))
+    fixed = {each.result.name for each in values if each.op == "splat"}
+    within = any(each.op not in UNCONDITIONAL and fixed & names(each.operands) for each in values)
+    conditions = [each for each in values if each.result.type == BOOLEAN and each.op not in OF_INDICES]
+    return 2 ** min(is_serial + within + sum(each.result.lanes == 0 for each in conditions), MOST_CONDITIONS)
+
+
+def names(operands: Iterable[Operand]) -> set[str]:
+    return {operand.name for operand in operands if isinstance(operand, Ref)}
 
 
 def stores_at_one_address(kernel: Kernel) -> bool:
     """Whether a vector's numbers go to one address, where a compiler keeps the last."""
     return any(each.stride == Constant(0, INDEX) for each in stores(kernel.body))
+
+
+def is_small_spill(grid: Grid, said: str) -> bool:
+    has_float64 = any(each.result.type == FLOAT64 for kernel in grid.kernels for each in lets(kernel.body))
+    return has_float64 and all(stack <= SPILLED for _, stack in compiled_code.stacks(said))
 
 
 def faults(grid: Grid, layout: GridLayout, file: Path, cuobjdump: Path) -> str:
@@ -91,16 +110,15 @@ def faults(grid: Grid, layout: GridLayout, file: Path, cuobjdump: Path) -> str:
     if any(each.op in TRIGONOMETRIC for kernel in grid.kernels for each in lets(kernel.body)):
         return ""
     said = compiled_code.disassembly(file, cuobjdump)
-    if local := compiled_code.in_local_memory(said):
-        return "\n".join(f"{kernel} has {what}" for kernel, what in local.items())
-    moved = of_code(said)
-    found = []
+    local, moved = compiled_code.in_local_memory(said), of_code(said)
+    found = [f"{name} has {what}" for name, what in local.items() if not is_small_spill(grid, said)]
     for kernel in grid.kernels:
         expected, own = of_nest(kernel), moved[f"fourfold_{kernel.name}"]
-        most = 2 if may_have_two_bodies(kernel, layout) else 1
+        most = Counter({what: bodies(kernel, layout) * count for what, count in expected.items()})
+        most += REPEATED
         # A compiler may merge two loads, or load only the low halves of wide numbers.
         is_narrower = own["LDG"] < expected["LDG"]
-        too_many = [what for what in own if own[what] > most * expected[what] and not (is_narrower and what == LOADS)]
+        too_many = [what for what in own if own[what] > most[what] and not (is_narrower and what == LOADS)]
         too_few = own["STG"] < expected["STG"] and not stores_at_one_address(kernel)
         if too_few or too_many:
             found.append(f"{kernel.name} moves bytes in accesses {dict(own)}, and its nest {dict(expected)}")

@@ -44,6 +44,7 @@ class DeviceAllocator final : public c10::Allocator {
 
 // The device of new tensors.
 FOR_CTYPES void gpusim_choose_device(unsigned device) { chosen_device = device; }
+extern "C" unsigned gpusim_chosen_device() { return chosen_device; }
 
 // A tensor that an operator expects on the CPU, although its others are on a device.
 FOR_CTYPES void gpusim_lend_to_host(const void* memory) {

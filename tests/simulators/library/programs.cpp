@@ -7,6 +7,8 @@
 #include "program/grid_call.h"
 
 extern "C" void gpusim_synchronize();
+// Not under ThreadSanitizer, where tensors are in torch's own memory.
+extern "C" __attribute__((weak)) unsigned gpusim_chosen_device();
 // Only in the simulator of Metal (metal/framework.h).
 __attribute__((weak)) void* gpusim_metal_buffer(void* memory, std::size_t bytes);
 
@@ -35,17 +37,19 @@ class Waiting final : public LoadedGrid {
   const bool has_addresses_;
 };
 
+// The number of a CPU tensor's device says nothing: programs run where new tensors are.
 class Simulated final : public GridDevice {
  public:
-  explicit Simulated(const GridDevice& device) : device_(device) {}
+  Simulated(const GridDevice& device, int32_t index) : device_(device), index_(index) {}
   bool has_addresses() const override { return device_.has_addresses(); }
-  std::string target(int32_t index) const override { return device_.target(index); }
-  std::unique_ptr<const LoadedGrid> load(int32_t index, const Nest& nest) const override {
-    return std::make_unique<Waiting>(device_.load(index, nest), has_addresses());
+  std::string target(int32_t) const override { return device_.target(index_); }
+  std::unique_ptr<const LoadedGrid> load(int32_t, const Nest& nest) const override {
+    return std::make_unique<Waiting>(device_.load(index_, nest), has_addresses());
   }
 
  private:
   const GridDevice& device_;
+  const int32_t index_;
 };
 
 const GridDevice* served = nullptr;
@@ -56,6 +60,7 @@ extern "C" void gpusim_serve_programs(const void* device) { served = static_cast
 
 // For ctypes.
 extern "C" __attribute__((used, visibility("default"))) void gpusim_run_programs() {
-  static const auto* const simulated = new Simulated(*served);
+  const unsigned index = gpusim_chosen_device == nullptr ? 0 : gpusim_chosen_device();
+  static const auto* const simulated = new Simulated(*served, static_cast<int32_t>(index));
   fourfold_register_grid_device(0, simulated);  // the CPU's number in torch
 }
