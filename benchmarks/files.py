@@ -30,12 +30,13 @@ from fourfold.cli.timing import pinned_threads
 
 EXPORT, AOTI = "torch.export", "AOTInductor"
 SUFFIXES = {OURS: ".ff", EXPORT: ".pt2", AOTI: ".aoti.pt2"}
+IN_CPP = f"{OURS}, C++"
 NEEDS = {
-    OURS: "fourfold's library; any processor",
+    OURS: "Python, fourfold",
     EXPORT: "Python",
     AOTI: "to save: a C++ compiler; to load: the processor's instructions",
+    IN_CPP: "libtorch, libfourfold",
 }
-IN_CPP = f"{OURS}, C++"
 REPEATS = 3
 PARTS = ("load", "first call", "warm call")
 
@@ -177,10 +178,10 @@ def table(name: str, rows: Mapping[str, Mapping[str, Any]], reasons: Mapping[str
                 f"{row['first call']:.1f}",
                 f"{first:.1f}",
                 f"{row['warm call']:.3f}",
-                NEEDS[way.split(",")[0]],
+                NEEDS[way],
             )
         )
-        figures.append({"way": way, "load and first call": first, "needs": NEEDS[way.split(",")[0]], **row})
+        figures.append({"way": way, "load and first call": first, "needs": NEEDS[way], **row})
     outcomes = [
         Outcome(target("load and first call of a file", against), MODELS[name].title, figure["load and first call"])
         for way, against in ((OURS, "Python"), (IN_CPP, "C++"))

@@ -6,6 +6,7 @@ compiling torch's own samples of them (tests/compiler_operators.py).
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -87,36 +88,50 @@ def line(name: str) -> str:
     return f"| `{name}` | {forward.word()} | {backward.word()} | {left} | {reason} |"
 
 
-def names(targets: Iterable[object]) -> str:
-    found = {target._schema.name.partition("::")[2] for target in targets}
+def bare(target: object) -> str:
+    return target._schema.name.partition("::")[2]
+
+
+def names(targets: Iterable[object], others: Iterable[object] = ()) -> str:
+    """With the overload where another list has the name too."""
+    repeated = set(map(bare, others))
+    found = {
+        f"{bare(target)}.{target._overloadname}" if bare(target) in repeated else bare(target) for target in targets
+    }
     return ", ".join(f"`{name}`" for name in sorted(found))
 
 
 def page() -> str:
     lines = "\n".join(map(line, sorted(ENTRIES)))
+    lists = [list(targets) for targets in (POINTWISE, ROWS, decompositions(), late(), VIEWS, CONSTANT)]
+    pointwise, rows, early, at_neighbours, views, constants = (
+        names(own, itertools.chain.from_iterable(other for other in lists if other is not own)) for own in lists
+    )
     return f"""# Operators that torch.compile(backend="fourfold") fuses
 
-This page lists the operators that fourfold fuses with their neighbours, and those that run as torch's. In a function of
-a single operator, torch runs many of them ([compiler_alone.md](compiler_alone.md)). `python scripts/operator_table.py`
+This page lists the operators that fourfold fuses with their neighbours, and those that torch runs. In a function of a
+single operator, torch runs many of them ([compiler_alone.md](compiler_alone.md)). `python scripts/operator_table.py`
 generates the page by compiling torch's own samples of its operators, with torch {torch.__version__.partition("+")[0]};
 `tests/test_compiler_operators.py` compares the same samples with eager mode.
 
 ## Operators in graphs
 
-All operators that are not in these lists run as torch's operators between the programs.
+torch runs all operators that are not in these lists, between the programs. If two lists have an operator, they name the
+overload; which list applies to an overload in two lists depends on the layout, dtype or device of its arguments.
 
-Elementwise, over broadcast shapes: {names(POINTWISE)}.
+Elementwise, over broadcast shapes: {pointwise}.
 
-Reductions over the innermost dimension in memory, alone or together with other dimensions (other reductions run as
-torch's operators):
-{names(ROWS)}.
+Reductions, over any dimensions: {rows}.
 
-Decomposed while the graph is traced: {names(decompositions())}.
+Without [loop nests](compiler.md#loop-nests), programs on a CPU reduce only the innermost dimension in memory, alone or
+together with other dimensions. Of the other reductions, only sums over leading dimensions are fused.
 
-Decomposed if their pieces fuse with neighbours, and otherwise run as torch's operators: {names(late())}.
+Decomposed while the graph is traced: {early}.
 
-Index arithmetic: {names(VIEWS)}. Constants, which programs materialise where they are needed:
-{names(CONSTANT)}.
+Decomposed if their pieces fuse with neighbours, and otherwise run by torch: {at_neighbours}.
+
+Index arithmetic: {views}. Constants, which programs materialise where they are needed:
+{constants}.
 
 Programs support bool, uint8, int8, int16, int32, int64, float16, bfloat16, float32 and float64; torch computes complex
 numbers.
@@ -124,10 +139,10 @@ numbers.
 ## torch's samples
 
 *fused*: programs compute everything in the samples' graphs, in float32 (or in int64, for entries without float32).
-*in part*: in some of the samples the named operators run as torch's, because programs don't support a shape or
-dimension; a `sum` in a backward is mostly over the first dimensions, along which an operand was broadcast.
+*in part*: in some of the samples torch runs the named operators, because programs don't support a shape or dimension;
+a `sum` in a backward is mostly over the first dimensions, along which an operand was broadcast.
 
-| entry of torch's `op_db` | forward | backward | run as torch's | reason |
+| entry of torch's `op_db` | forward | backward | run by torch | reason |
 |---|---|---|---|---|
 {lines}
 """

@@ -130,6 +130,17 @@ def worst(rows: Sequence[Row], size: int, has_gradient: bool) -> str:
     return f"{min(found):.2f}" if found else "-"
 
 
+def ranges(rows: Sequence[Row]) -> str:
+    """Each operator with its slowest and its fastest ratio."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        found.setdefault(row[0], []).append(row[4])
+    return ", ".join(
+        f"`{name}` ({' to '.join(dict.fromkeys(f'{ratio:.2f}' for ratio in (min(own), max(own))))})"
+        for name, own in found.items()
+    )
+
+
 def page(rows: Sequence[Row]) -> str:
     names = sorted({row[0] for row in rows})
     columns = [(size, has_gradient) for has_gradient in (False, True) for size in SIZES]
@@ -153,9 +164,10 @@ The speed of torch.compile(backend="fourfold") relative to eager mode for functi
 divided by the compiled function's, so 1.1 is 10 % faster than eager. One thread, medians of interleaved calls, torch
 {torch.__version__.partition("+")[0]}, {processor()}. `scripts/operators_alone.py` measures and writes this page.
 
-{len(large)} rows have at least {SIZES[1]:,} elements; {len(low)} of them are below {FLOOR}. At {SIZES[0]:,} elements
-the call takes longer than the computation. A single operator runs as torch's kernel unless its program was at least as
-fast on every measured processor ([`alone.py`](../python/fourfold/compiler/alone.py)).
+torch's kernel runs a single operator, unless the operator's program was at least as fast on every measured processor
+([`alone.py`](../python/fourfold/compiler/alone.py)). Compiled functions can still be slower than eager mode. At
+{SIZES[0]:,} elements the call takes longer than the computation. Of {len(large)} rows with at least
+{SIZES[1]:,} elements, {len(low)} are below {FLOOR}: {ranges(low)}.
 
 ## The slowest rows
 

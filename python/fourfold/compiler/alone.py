@@ -1,6 +1,6 @@
 """Single operators: those that a program computes as fast as torch's kernel if nothing is fused with them. All others
-fall back to torch, whose kernels also make one pass over memory, so that no single operator is slower than in eager
-mode.
+fall back to torch, whose kernels also make one pass over memory. docs/compiler_alone.md lists those that are slower
+than in eager mode nevertheless, such as prod with its gradient.
 
 ``scripts/operators_alone.py`` measured the tables (docs/compiler_alone.md) at 1e5 and 1e6 elements on one thread.
 OURS: programs in the interpreter, on processors with AVX2 and with AVX-512; an operator is listed if its program is no
