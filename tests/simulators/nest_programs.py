@@ -48,6 +48,7 @@ OF_CPUS = (
     "batch_norm_alone_is_torchs",
     "variance_of_a_large_mean and 1000",
 )
+NOT_OF_CPUS = " and ".join(f"not ({tests})" for tests in OF_CPUS)
 OF_COMPILER = (
     "test_compiler_operators",
     "test_compiler_gradients",
@@ -122,8 +123,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
     expect_success(PLAIN.random(0, SEEDS, "--record", file))
     expect_success(PLAIN.tests("test_gpu_programs.py", record=file))
     if simulated.FULL:
-        selection = " and ".join(f"not ({tests})" for tests in OF_CPUS)
-        expect_success(PLAIN.tests(*(f"{name}.py" for name in OF_COMPILER), selection=selection, record=file))
+        expect_success(PLAIN.tests(*(f"{name}.py" for name in OF_COMPILER), selection=NOT_OF_CPUS, record=file))
     found = [tuple(json.loads(line)) for line in file.read_text().splitlines()]
     return list(dict.fromkeys(found))
 
@@ -145,7 +145,7 @@ def test_compiled_functions(setting: Setting) -> None:
 
 @pytest.mark.parametrize("setting", [REVERSE, WIDE_WARP], ids=named)
 def test_samples_of_operators(setting: Setting) -> None:
-    expect_success(setting.tests(*SAMPLES))
+    expect_success(setting.tests(*SAMPLES, selection=NOT_OF_CPUS if simulated.FULL else ""))
 
 
 def test_no_thread_races_with_another() -> None:
