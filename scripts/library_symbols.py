@@ -1,5 +1,5 @@
-"""The undefined symbols of a library, which decide whether one wheel works with every torch. Tests and
-check_backends.py check them."""
+"""The symbols of a library, which decide whether one wheel works with every torch. Tests, check_backends.py and
+wheel_checks.py check them."""
 
 import re
 import shutil
@@ -10,6 +10,10 @@ from pathlib import Path
 RUNTIME = r"\w+@(?:GLIBC|GLIBCXX|CXXABI|GCC)_[\d.]+|_ITM_\w+|__gmon_start__|__cxa_\w+"
 STABLE_ABI = r"(?:aoti_torch|torch)_\w+"
 IOSTREAMS = re.compile(r"\bstd::(?:__cxx11::)?(?:locale|ios_base|basic_ios|\w*stream|\w*streambuf|basic_\w*buf)\b")
+# What the runtimes of CUDA and OpenMP export; macOS puts an underscore before each name.
+OTHER_RUNTIMES = re.compile(r"_?(?:(?:__)?cuda\w+|GOMP_\w+|omp_\w+|__kmpc_\w+)(?:@.*)?")
+# nm's options for the exported symbols, by the values of sys.platform.
+EXPORTED = {"linux": ("--dynamic", "--defined-only"), "darwin": ("--extern-only", "--defined-only")}
 HIP_RUNTIME = r"(?:__)?hip[A-Z]\w*@hip_[\d.]+"
 
 
@@ -42,6 +46,12 @@ def only_in_gpu_torch(path: Path, torch_cpu: Path, nm: str = "nm") -> list[str]:
     exported = {name.split("@")[0] for _, name in symbols(torch_cpu, "--dynamic", "--defined-only", nm=nm)}
     stable = re.compile(STABLE_ABI)
     return [name for _, name in undefined(path, nm) if stable.fullmatch(name) and name not in exported]
+
+
+def of_other_runtimes(path: Path, system: str, nm: str = "nm") -> list[str]:
+    """The exported symbols that belong to CUDA's runtime, which is linked statically, or to OpenMP's. Other libraries
+    in the process would call this copy instead of their own."""
+    return [name for _, name in symbols(path, *EXPORTED[system], nm=nm) if OTHER_RUNTIMES.fullmatch(name)]
 
 
 def missing_tools() -> list[str]:

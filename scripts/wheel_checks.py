@@ -8,9 +8,11 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator
 from email.parser import Parser
 from pathlib import Path
 
+import library_symbols
 from backend_tools import MACOS
 from wheel_archive import moment, ordered
 
@@ -31,6 +33,7 @@ def check(wheel: Path, system: str) -> None:
     check_size(wheel)
     check_nothing_grafted(wheel)
     check_libraries(wheel, system)
+    check_exports(wheel, system)
     check_tags(wheel, system)
     check_normal_form(wheel)
 
@@ -46,7 +49,8 @@ def is_library(name: str) -> bool:
 
 
 def check_nothing_grafted(wheel: Path) -> None:
-    """A second libtorch, CUDA runtime or OpenMP in a process would be an error at run time."""
+    """A second shared library of torch, CUDA or OpenMP in a process would be an error at run time. libfourfold's own
+    CUDA runtime is linked statically."""
     names = zipfile.ZipFile(wheel).namelist()
     libraries = {Path(name).name.split(".")[0] for name in names if is_library(name)}
     of_ours = {"_C", "libfourfold"} | {name for name in libraries if re.fullmatch(r"_torch_\d+_\d+", name)}
@@ -68,18 +72,31 @@ def dynamic_section(library: Path, system: str) -> tuple[list[str], list[str]]:
     return paths, re.findall(r"cmd LC_LOAD_DYLIB\s+cmdsize \d+\s+name (\S+)", said)
 
 
+def extracted(wheel: Path) -> Iterator[tuple[str, Path]]:
+    """The wheel's libraries, by name, each as a file that is removed at the end."""
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
+        for name in filter(is_library, archive.namelist()):
+            yield name, Path(archive.extract(name, folder))
+
+
 def check_libraries(wheel: Path, system: str) -> None:
     """Libraries are searched for only beside the library that loads them, and all others are already loaded or part of
     the system."""
-    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
-        for name in filter(is_library, archive.namelist()):
-            paths, loaded = dynamic_section(Path(archive.extract(name, folder)), system)
-            if strangers := [path for path in paths if path.rstrip("/") != ORIGIN[system]]:
-                sys.exit(f"{name} should look for libraries in {ORIGIN[system]} only, but does in {strangers}")
-            if strangers := [other for other in loaded if not re.fullmatch(LOADED[system], other)]:
-                sys.exit(f"{name} should load no library but torch's and the system's, but loads {strangers}")
-            if not paths and any("libfourfold" in other for other in loaded):
-                sys.exit(f"{name} should look for libfourfold in {ORIGIN[system]}, but has no search path")
+    for name, library in extracted(wheel):
+        paths, loaded = dynamic_section(library, system)
+        if strangers := [path for path in paths if path.rstrip("/") != ORIGIN[system]]:
+            sys.exit(f"{name} should look for libraries in {ORIGIN[system]} only, but does in {strangers}")
+        if strangers := [other for other in loaded if not re.fullmatch(LOADED[system], other)]:
+            sys.exit(f"{name} should load no library but torch's and the system's, but loads {strangers}")
+        if not paths and any("libfourfold" in other for other in loaded):
+            sys.exit(f"{name} should look for libfourfold in {ORIGIN[system]}, but has no search path")
+
+
+def check_exports(wheel: Path, system: str) -> None:
+    """A runtime that is linked statically stays private to its library."""
+    for name, library in extracted(wheel):
+        if found := library_symbols.of_other_runtimes(library, system):
+            sys.exit(f"{name} should export nothing of CUDA's or OpenMP's runtime, but exports {found}")
 
 
 def check_tags(wheel: Path, system: str) -> None:

@@ -17,8 +17,9 @@ from pathlib import Path
 from torch_headers import minor_versions
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
-# Imports, symbols, values, gradients, schemas, compiled functions.
+# Imports, symbols, values, gradients, schemas, compiled functions; scans, frozen layers and saved models.
 OF_TORCH = ("import", "library", "values", "gradients", "schemas", "modules", "compile", "program")
+OF_TORCH += ("scan", "frozen_models", "saving", "saved_graphs")
 
 
 def minor_of(version: str) -> str:

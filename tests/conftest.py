@@ -22,7 +22,7 @@ if library := os.environ.get("FOURFOLD_SIMULATED_PROGRAMS"):
 # nothing is compiled yet.
 LONG = (
     "test_modules_print_themselves",
-    "test_the_road_in_python",
+    "test_the_path_in_python",
     "test_operators_run_on_an_older_cpu[core2duo",
     "test_values_on_a_lower_level",
     "test_aot_inductor",

@@ -40,8 +40,8 @@ def _mlp_layers(
 def mlp_layers_cases() -> list[tuple[str, Make, bool]]:
     """Name, arguments, and whether it also runs the slow tests."""
 
-    def case(name: str, *leading: int, every_road: bool = False, **options: Any) -> tuple[str, Make, bool]:
-        return name, _mlp_layers(*leading, **options), every_road
+    def case(name: str, *leading: int, every_path: bool = False, **options: Any) -> tuple[str, Make, bool]:
+        return name, _mlp_layers(*leading, **options), every_path
 
     each = [case(f"{f}", 9, sizes=[6, 21, 18, 5], activation=f) for f in ("relu", "tanh", "gelu", "silu")]
     # Layers with more weights than the CPU fuses, before, between and after small ones.
@@ -54,8 +54,8 @@ def mlp_layers_cases() -> list[tuple[str, Make, bool]]:
         case("one-layer", 4, sizes=[5, 3], activation="tanh"),
         case("one-hidden", 9, sizes=[12, 40, 5]),
         case("one", 1, sizes=[1, 1, 1], activation="gelu"),
-        case("deep", 3, sizes=[4, 17, 16, 1, 7], bias=lambda layer: layer != 1, every_road=True),
-        case("odd", 2, 3, sizes=[3, 17, 5], activation="silu", every_road=True),
+        case("deep", 3, sizes=[4, 17, 16, 1, 7], bias=lambda layer: layer != 1, every_path=True),
+        case("odd", 2, 3, sizes=[3, 17, 5], activation="silu", every_path=True),
         case("no-bias", 9, sizes=[64, 40, 33, 10], activation="gelu", bias=lambda layer: False),
         case("unbatched", sizes=[64, 64, 2], activation="tanh"),
         case("zero-batch", 0, sizes=[270, 250, 15, 1], activation="silu"),

@@ -101,7 +101,7 @@ class Draw:
 class Case:
     """One call. ``function`` and ``reference`` take the same arguments.
 
-    gradient: whether it has one. every_road: whether it also runs the tests that take seconds each, such as gradcheck,
+    gradient: whether it has one. every_path: whether it also runs the tests that take seconds each, such as gradcheck,
     functorch's transforms and compilation; every operator has at least one such case.
     """
 
@@ -110,7 +110,7 @@ class Case:
     make: Callable[[Draw], tuple]
     dtypes: tuple[torch.dtype, ...] = FLOATING
     gradient: bool = True
-    every_road: bool = False
+    every_path: bool = False
 
     @property
     def id(self) -> str:
@@ -242,13 +242,13 @@ def _reset(make: Callable[[Draw], tuple], packed: bool = False) -> Callable[[Dra
 
 
 def _torch_cases(op: str) -> list[Case]:
-    def case(name: str, *sizes: int, every_road: bool = False, **options: Any) -> Case:
-        return Case(op, name, _torch_layer(op, *sizes, **options), every_road=every_road)
+    def case(name: str, *sizes: int, every_path: bool = False, **options: Any) -> Case:
+        return Case(op, name, _torch_layer(op, *sizes, **options), every_path=every_path)
 
     lengths = [5, 5, 3, 2, 1, 1]
     return [
         case("short", 5, 4, 6, 16),
-        case("odd", 7, 3, 5, 19, every_road=True),
+        case("odd", 7, 3, 5, 19, every_path=True),
         case("one", 1, 1, 1, 1),
         case("wide", 3, 13, 9, 67),
         case("reverse", 6, 5, 4, 18, reverse=True),
@@ -259,9 +259,9 @@ def _torch_cases(op: str) -> list[Case]:
         case("zero-batch", 4, 0, 3, 5),
         case("no-features", 4, 3, 0, 5),  # some tensors without elements have no address
         case("no-units", 4, 3, 2, 0),
-        case("packed", 6, 5, 4, 17, sizes=lengths, every_road=True),
+        case("packed", 6, 5, 4, 17, sizes=lengths, every_path=True),
         case("packed-reverse", 6, 5, 4, 17, sizes=lengths, reverse=True),
-        case("reset", 7, 4, 3, 18, reset=True, every_road=True),
+        case("reset", 7, 4, 3, 18, reset=True, every_path=True),
         case("reset-reverse", 7, 4, 3, 18, reset=True, reverse=True),
         case("packed-reset", 6, 5, 4, 17, sizes=lengths, reset=True),
         # So few rows that the CPU reads the weights unpacked, in the backward too.
@@ -285,7 +285,7 @@ CASES = [
     Case("softshrink", "empty", lambda d: (d(0),)),
     Case("softshrink", "one", lambda d: (d(1),)),
     Case("softshrink", "lambd-0", lambda d: (d(3, 5), 0.0)),
-    Case("softshrink", "matrix", lambda d: (d(33, 65), 0.7), every_road=True),
+    Case("softshrink", "matrix", lambda d: (d(33, 65), 0.7), every_path=True),
     Case("softshrink", "4-d", lambda d: (d(2, 3, 4, 5), 0.25)),
     Case("softshrink", "large", lambda d: (d(300, 257), 1.0)),
     Case("softshrink", "special", lambda d: (d.special(), 0.5), gradient=False),
@@ -294,7 +294,7 @@ CASES = [
     Case("axpby", "fractions", lambda d: (d(5, 19), d(5, 19), 0.3, -1.7), FLOATING + INTEGRAL),
     Case("axpby", "0-d", lambda d: (d(), d()), FLOATING + INTEGRAL),
     Case("axpby", "empty", lambda d: (d(0, 3), d(0, 3)), FLOATING + INTEGRAL),
-    Case("axpby", "row-and-column", lambda d: (d(7, 1), d(5), 2, 1), FLOATING + INTEGRAL, every_road=True),
+    Case("axpby", "row-and-column", lambda d: (d(7, 1), d(5), 2, 1), FLOATING + INTEGRAL, every_path=True),
     Case("axpby", "bools", lambda d: (d(7, 1), d(5), True, True), (torch.bool,)),
     Case("axpby", "broadcast-0-d", lambda d: (d(3, 4), d(), 0.5, 2.0), FLOATING + INTEGRAL),
     Case("axpby", "broadcast-inner", lambda d: (d(2, 3, 4), d(3, 1), 1.5, 1.0)),
@@ -306,9 +306,9 @@ CASES = [
     Case("axpby", "broadcast-middle", lambda d: (d(40, 7, 11), d(40, 1, 11))),
     Case("axpby", "special", lambda d: (d.special(), d.special().flip(0), 0.5, 1.0), gradient=False),
     Case("lltm_cell", "tutorial", _lltm_cell(16, 32, 128)),
-    Case("lltm_cell", "odd", _lltm_cell(3, 5, 7), every_road=True),
+    Case("lltm_cell", "odd", _lltm_cell(3, 5, 7), every_path=True),
     Case("lltm_cell", "one", _lltm_cell(1, 1, 1)),
-    Case("lltm_cell", "no-bias", _lltm_cell(4, 6, 17, bias=0), every_road=True),
+    Case("lltm_cell", "no-bias", _lltm_cell(4, 6, 17, bias=0), every_path=True),
     Case("lltm_cell", "bias-row", _lltm_cell(4, 6, 16, bias=2)),
     # On a CPU: a remainder of rows smaller than a vector; a last vector that overlaps its predecessor; work for several
     # threads.
@@ -320,7 +320,7 @@ CASES = [
     Case("lltm_cell", "no-features", _lltm_cell(4, 0, 5)),
     Case("lltm_cell", "no-units", _lltm_cell(4, 3, 0)),
     Case("lltm", "short", _lltm(5, 4, 6, 16)),
-    Case("lltm", "odd", _lltm(7, 3, 5, 19), every_road=True),
+    Case("lltm", "odd", _lltm(7, 3, 5, 19), every_path=True),
     Case("lltm", "one", _lltm(1, 1, 1, 1)),
     Case("lltm", "wide", _lltm(3, 13, 9, 67)),
     Case("lltm", "reverse", _lltm(6, 5, 4, 18, reverse=True)),
@@ -330,8 +330,8 @@ CASES = [
     Case("lltm", "zero-batch", _lltm(4, 0, 3, 5)),
     Case("lltm", "no-features", _lltm(4, 3, 0, 5)),
     Case("lltm", "no-units", _lltm(4, 3, 2, 0)),
-    Case("lltm", "packed", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, False), every_road=True),
-    Case("lltm", "packed-reverse", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, True), every_road=True),
+    Case("lltm", "packed", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, False), every_path=True),
+    Case("lltm", "packed-reverse", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, True), every_path=True),
     Case("lltm", "packed-many", _lltm_packed([16] * 9 + [11] * 5 + [5] * 4 + [1] * 3, 8, 64, False)),
     # On a GPU: several row tiles, blocks and launches, a depth split between several warps, and steps without all rows.
     Case("lltm", "row-tiles", _lltm(3, 37, 5, 40)),
@@ -339,7 +339,7 @@ CASES = [
     Case("lltm", "vendor", _lltm(2, 512, 8, 224)),
     Case("lltm", "packed-row-tiles", _lltm_packed([20, 17, 16, 3, 1], 4, 24, False)),
     Case("lltm", "packed-row-tiles-reverse", _lltm_packed([20, 17, 16, 3, 1], 4, 24, True)),
-    Case("lltm", "reset", _reset(_lltm(7, 4, 3, 18)), every_road=True),
+    Case("lltm", "reset", _reset(_lltm(7, 4, 3, 18)), every_path=True),
     Case("lltm", "reset-reverse", _reset(_lltm(7, 4, 3, 18, reverse=True))),
     Case("lltm", "packed-reset", _reset(_lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, False), packed=True)),
     Case("lltm", "few-reset", _reset(_lltm(3, 2, 3, 18, reverse=True))),
@@ -352,7 +352,7 @@ CASES = [
     *_torch_cases("lstm"),
     *_torch_cases("gru"),
     Case("mlp", "tutorial", mlp(32, sizes=(5, 15, 1))),
-    Case("mlp", "odd", mlp(7, sizes=(3, 17, 5), bias=1), every_road=True),
+    Case("mlp", "odd", mlp(7, sizes=(3, 17, 5), bias=1), every_path=True),
     Case("mlp", "no-bias", mlp(9, sizes=(64, 40, 10), bias=0)),
     Case("mlp", "two-vectors", mlp(5, sizes=(20, 30, 18))),
     Case("mlp", "vendor", mlp(6, sizes=(270, 250, 20))),
@@ -361,11 +361,11 @@ CASES = [
     Case("mlp", "long-batch", mlp(3000, sizes=(20, 40, 4))),
     Case("mlp", "many-rows", mlp(2**14, sizes=(5, 7, 3))),
     Case("mlp", "unbatched", mlp(sizes=(5, 15, 1))),
-    Case("mlp", "leading", mlp(2, 3, sizes=(5, 15, 2)), every_road=True),
+    Case("mlp", "leading", mlp(2, 3, sizes=(5, 15, 2)), every_path=True),
     Case("mlp", "empty", mlp(0, sizes=(5, 15, 1))),
     Case("mlp", "no-features", mlp(4, sizes=(0, 15, 2))),
     Case("mlp", "no-units", mlp(4, sizes=(5, 0, 2))),
-    *(Case("mlp_layers", name, make, every_road=every_road) for name, make, every_road in mlp_layers_cases()),
+    *(Case("mlp_layers", name, make, every_path=every_path) for name, make, every_path in mlp_layers_cases()),
 ]
 
 

@@ -7,7 +7,7 @@ import torch
 
 from fourfold.compiler.calling import Program, ProgramByDispatcher
 
-ROADS = [Program] if Program is ProgramByDispatcher else [Program, ProgramByDispatcher]
+PATHS = [Program] if Program is ProgramByDispatcher else [Program, ProgramByDispatcher]
 HEAD = "fourfold program 1\n"
 
 FLOATING = (torch.float32, torch.float64)

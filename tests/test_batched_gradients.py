@@ -13,12 +13,12 @@ from fourfold.operators._operator import declared
 from op_cases import Case, case_id, differentiable, flatten
 from test_gradients import FEW, backward_arguments, expect_same, raw, weights_for
 
-ROADS = pytest.mark.parametrize("road", ["function", "raw"])
+PATHS = pytest.mark.parametrize("path", ["function", "raw"])
 EACH = pytest.mark.parametrize("case", FEW, ids=case_id)
 
 
-def of_road(case: Case, road: str) -> Any:
-    return case.function if road == "function" else raw(case)
+def of_path(case: Case, path: str) -> Any:
+    return case.function if path == "function" else raw(case)
 
 
 def few_sums(function: Any, args: tuple) -> tuple[Any, tuple]:
@@ -41,11 +41,11 @@ def of_columns(function: Any, tensors: tuple) -> Any:
     return lambda *columns: function(*(torch.cat([c, t[..., 1:]], -1) for c, t in zip(columns, tensors, strict=True)))
 
 
-@ROADS
+@PATHS
 @EACH
-def test_is_grads_batched(case: Case, road: str) -> None:
+def test_is_grads_batched(case: Case, path: str) -> None:
     args, leaves = differentiable(case.arguments(torch.float64))
-    outputs = flatten(of_road(case, road)(*args))
+    outputs = flatten(of_path(case, path)(*args))
     grads = [torch.randn(3, *o.shape, dtype=o.dtype) for o in outputs]
     together = torch.autograd.grad(outputs, leaves, grads, is_grads_batched=True, retain_graph=True)
     alone = [torch.autograd.grad(outputs, leaves, [g[k] for g in grads], retain_graph=True) for k in range(3)]
@@ -56,12 +56,12 @@ WAYS = [("jacrev", "function"), ("jacrev", "raw"), ("reverse-mode", "function"),
 WAYS += [("jacfwd", "function"), ("forward-mode", "function")]
 
 
-@pytest.mark.parametrize(("way", "road"), WAYS)
+@pytest.mark.parametrize(("way", "path"), WAYS)
 @EACH
-def test_jacobian(case: Case, way: str, road: str) -> None:
+def test_jacobian(case: Case, way: str, path: str) -> None:
     args = case.arguments(torch.float64)
     wanted_of, tensors = few_sums(case.reference, args)
-    function, _ = few_sums(of_road(case, road), args)
+    function, _ = few_sums(of_path(case, path), args)
     if way in ("jacfwd", "forward-mode"):  # these make a call per element: of one column of each
         points = [t[..., :1].clone() for t in tensors]
         function, wanted_of = (of_columns(f, tensors) for f in (function, wanted_of))

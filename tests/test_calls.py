@@ -25,13 +25,13 @@ from op_cases import Case, case_id, differentiable, flatten
 from test_gradients import FEWEST, expect_same, weights_for
 
 EACH = pytest.mark.parametrize("case", FEWEST, ids=case_id)
-ROADS = pytest.mark.parametrize("road", ["call", "call_by_python"])
+PATHS = pytest.mark.parametrize("path", ["call", "call_by_python"])
 
 
-def on(case: Case, road: str) -> Any:
+def on(case: Case, path: str) -> Any:
     """The operator's path, as a function of the case's arguments."""
     operator = declared[case.op]
-    return lambda *args: getattr(operator, road)(*case.by_schema(args))
+    return lambda *args: getattr(operator, path)(*case.by_schema(args))
 
 
 def names_of(events: Any) -> list[str]:
@@ -42,16 +42,16 @@ def test_this_torch_has_its_own_gradients() -> None:
     """A build has gradients for the torch that it was built with, unless FOURFOLD_GRADIENTS disables them."""
     built = fourfold._C.build_info()["torch_version"]
     if torch.__version__.split(".")[:2] == built.split(".")[:2] and not os.environ.get("FOURFOLD_GRADIENTS"):
-        assert _native.road == f"C++, compiled for torch {'.'.join(built.split('.')[:2])}"
+        assert _native.path == f"C++, compiled for torch {'.'.join(built.split('.')[:2])}"
         assert type(declared["softshrink"].call).__name__ == "Call"
 
 
 @pytest.mark.filterwarnings("ignore:Warning. Profiler clears events")  # torch 2.10's own
 @EACH
-@ROADS
-def test_the_profiler_names_each_operator_once(case: Case, road: str) -> None:
+@PATHS
+def test_the_profiler_names_each_operator_once(case: Case, path: str) -> None:
     args, leaves = differentiable(case.arguments(torch.float32))
-    function = on(case, road)
+    function = on(case, path)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
         outputs = flatten(function(*args))
     # Python's kernel for the Autograd key calls the operator once more, below it.
@@ -86,9 +86,9 @@ class Called(TorchFunctionMode):
 
 
 @EACH
-@ROADS
-def test_modes_see_the_operator(case: Case, road: str) -> None:
-    args, function = case.arguments(torch.float32), on(case, road)
+@PATHS
+def test_modes_see_the_operator(case: Case, path: str) -> None:
+    args, function = case.arguments(torch.float32), on(case, path)
     expected = flatten(function(*args))
     with Dispatched() as dispatched:
         expect_same(flatten(function(*args)), expected)
@@ -99,13 +99,13 @@ def test_modes_see_the_operator(case: Case, road: str) -> None:
 
 
 @pytest.mark.parametrize("case", [c for c in FEWEST if declared[c.op].kept], ids=case_id)
-@ROADS
-def test_a_call_keeps_what_a_backward_will_need(case: Case, road: str) -> None:
+@PATHS
+def test_a_call_keeps_what_a_backward_will_need(case: Case, path: str) -> None:
     operator, args = declared[case.op], case.arguments(torch.float32)
 
     def asked_for(arguments: tuple) -> bool:
         with Dispatched() as dispatched:
-            on(case, road)(*arguments)
+            on(case, path)(*arguments)
         ((_, given),) = dispatched.calls
         return operator.schema.named(given).save_for_backward
 
@@ -116,14 +116,14 @@ def test_a_call_keeps_what_a_backward_will_need(case: Case, road: str) -> None:
         assert not asked_for(needing)
 
 
-@ROADS
-def test_a_network_keeps_bits_where_only_its_input_needs_a_gradient(road: str) -> None:
+@PATHS
+def test_a_network_keeps_bits_where_only_its_input_needs_a_gradient(path: str) -> None:
     operator, x = declared["mlp_layers"], torch.randn(3, 4)
     weights, biases = [torch.randn(4, 4) for _ in range(3)], [None] * 3
     for of_x, of_weights in ((True, False), (True, True), (False, True)):
         leaves = [w.clone().requires_grad_(of_weights) for w in weights]
         with Dispatched() as dispatched:
-            getattr(operator, road)(x.clone().requires_grad_(of_x), leaves, biases, "relu")
+            getattr(operator, path)(x.clone().requires_grad_(of_x), leaves, biases, "relu")
         assert operator.schema.named(dispatched.calls[0][1]).need_weights == of_weights
 
 
@@ -137,9 +137,9 @@ class Tagged(Tensor):
 
 
 @EACH
-@ROADS
-def test_subclasses_are_asked(case: Case, road: str) -> None:
-    args, function = case.arguments(torch.float32), on(case, road)
+@PATHS
+def test_subclasses_are_asked(case: Case, path: str) -> None:
+    args, function = case.arguments(torch.float32), on(case, path)
     expected = flatten(function(*args))
     Tagged.seen.clear()
     results = flatten(function(args[0].as_subclass(Tagged), *args[1:]))
@@ -156,10 +156,10 @@ def test_subclasses_are_asked(case: Case, road: str) -> None:
 
 
 @EACH
-@ROADS
-def test_functorch_transforms_the_call(case: Case, road: str) -> None:
+@PATHS
+def test_functorch_transforms_the_call(case: Case, path: str) -> None:
     """Under grad's wrapper no tensor requires a gradient, and under vmap's each has one example's shape."""
-    args, function = case.arguments(torch.float64), on(case, road)
+    args, function = case.arguments(torch.float64), on(case, path)
 
     def loss(x: Tensor) -> Tensor:
         outputs = flatten(function(x, *args[1:]))
@@ -178,19 +178,19 @@ def test_functorch_transforms_the_call(case: Case, road: str) -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 @pytest.mark.parametrize("case", [c for c in FEWEST if c.op not in ("mlp_layers", "axpby")], ids=case_id)
-@ROADS
-def test_a_tracer_records_the_operator(case: Case, road: str) -> None:
-    args, function = case.arguments(torch.float32), on(case, road)
+@PATHS
+def test_a_tracer_records_the_operator(case: Case, path: str) -> None:
+    args, function = case.arguments(torch.float32), on(case, path)
     traced = torch.jit.trace(lambda x: flatten(function(x, *args[1:]))[0], (args[0],), check_trace=False)
     assert f"fourfold::{case.op}" in str(traced.graph)
 
 
 @pytest.mark.parametrize("case", [c for c in FEWEST if declared[c.op].casts], ids=case_id)
-@ROADS
-def test_autocast_casts_the_call(case: Case, road: str) -> None:
+@PATHS
+def test_autocast_casts_the_call(case: Case, path: str) -> None:
     args = case.arguments(torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        assert all(o.dtype == torch.bfloat16 for o in flatten(on(case, road)(*args)))
+        assert all(o.dtype == torch.bfloat16 for o in flatten(on(case, path)(*args)))
 
 
 def error_of(function: Any, args: tuple) -> Exception:
@@ -200,7 +200,7 @@ def error_of(function: Any, args: tuple) -> Exception:
 
 
 @EACH
-def test_both_roads_refuse_alike(case: Case) -> None:
+def test_both_paths_refuse_alike(case: Case) -> None:
     args = case.arguments(torch.float32)
     for k, a in enumerate(args):
         wrong = [None if k == 0 else "text", 1j, [a]]
@@ -281,8 +281,8 @@ def test_changing_what_a_backward_reads_is_refused() -> None:
 
 # Tests for the other path: every case of the table, and every way to compute a gradient. Where derivatives are computed
 # numerically, only through the function, not through the operator.
-OTHER_ROAD = {
-    "test_calls.py": "chosen_road",
+OTHER_PATH = {
+    "test_calls.py": "chosen_path",
     "test_gradients.py": "not autograd and not any_layout and not shifted and not every_element and not captured "
     "and not (test_gradcheck and raw)",
     "test_batched_gradients.py": "not the_operator",
@@ -292,24 +292,24 @@ OTHER_ROAD = {
 }
 
 
-@pytest.mark.skipif(_native.module is None, reason="this is the other road")
-def test_the_road_in_python() -> None:
+@pytest.mark.skipif(_native.module is None, reason="this is the other path")
+def test_the_path_in_python() -> None:
     """Without gradients compiled for this torch, Python implements the same rule. In one process, which takes longer to
     start than most of these tests."""
-    chosen = " or ".join(f"({file} and ({tests}))" for file, tests in OTHER_ROAD.items())
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, *OTHER_ROAD]
+    chosen = " or ".join(f"({file} and ({tests}))" for file, tests in OTHER_PATH.items())
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, *OTHER_PATH]
     here = Path(__file__).parent
     said = output_of(*command, env=os.environ | {"FOURFOLD_GRADIENTS": "python"}, cwd=here)
     assert " passed" in said
 
 
-def test_the_chosen_road_is_taken() -> None:
+def test_the_chosen_path_is_taken() -> None:
     if os.environ.get("FOURFOLD_GRADIENTS") == "python":
-        assert _native.road == "Python (FOURFOLD_GRADIENTS=python)"
+        assert _native.path == "Python (FOURFOLD_GRADIENTS=python)"
         assert type(declared["softshrink"].call).__name__ == "method"
 
 
-def test_a_road_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_path_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOURFOLD_GRADIENTS", "fast")
     with pytest.raises(ImportError, match="FOURFOLD_GRADIENTS is fast; set it to python, or unset it"):
         _native._load()

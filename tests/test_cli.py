@@ -15,6 +15,7 @@ import fourfold
 from fourfold import demo
 from fourfold.cli import bench, main, timing
 from fourfold.demo import corpus
+from fourfold.devices import nvrtc, programs
 
 TINY = {"--steps": 24, "--batch-size": 2, "--sequence-length": 8, "--hidden-size": 8, "--embedding-size": 4}
 TINY_DEMO = ["demo", "--threads", "1", *(str(word) for option in TINY.items() for word in option)]
@@ -190,6 +191,20 @@ def test_info_as_text_says_what_json_says(capsys):
         assert [name, *("yes" if key in devices else "-" for key in ("CPU", "CUDA", "MPS"))] in lines
     for state in facts["backends"].values():
         assert state["reason"] in output
+
+
+def test_info_names_the_compiler_of_programs_or_the_obstacle(capsys, monkeypatch):
+    sentence = nvrtc.installed.missing
+    monkeypatch.setattr(programs, "obstacle", lambda type: sentence if type == "cuda" else "")
+    found = json.loads(run(capsys, "info", "--json")[1])["programs"]
+    assert found == {
+        "cpu": "loop nests, or the interpreter",
+        "cuda": f"none: {sentence}",
+        "mps": "kernels, compiled by the system",
+    }
+    lines = run(capsys, "info")[1].splitlines()
+    first = lines.index("Programs of compiled functions") + 1
+    assert lines[first : first + 4] == [*(f"  {device:4}  {what}" for device, what in found.items()), ""]
 
 
 def test_threads_are_pinned_and_given_back():

@@ -19,7 +19,7 @@ from test_schemas import registered
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 # The sequences share their fake kernels and rules: everything that a sequence may have is tested on the LLTM.
-OPCHECK = [c for c in CASES if c.every_road and c.op not in ("lstm", "gru")]
+OPCHECK = [c for c in CASES if c.every_path and c.op not in ("lstm", "gru")]
 OPCHECK += [c for c in CASES if c.id in ("axpby-fractions", "lstm-packed", "gru-reset")]
 
 
@@ -55,11 +55,11 @@ def test_opcheck(name: str, case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "road"), [*((case, "function") for case in FEW), *((case, "raw") for case in FEWEST)], ids=case_id
+    ("case", "path"), [*((case, "function") for case in FEW), *((case, "raw") for case in FEWEST)], ids=case_id
 )
-def test_compiled_without_a_graph_break(case: Case, road: str) -> None:
+def test_compiled_without_a_graph_break(case: Case, path: str) -> None:
     args = case.arguments(torch.float64)
-    function = torch.compile(case.function if road == "function" else raw(case), backend="aot_eager", fullgraph=True)
+    function = torch.compile(case.function if path == "function" else raw(case), backend="aot_eager", fullgraph=True)
     expect_same(gradients(function, args), gradients(case.reference, args))
     with torch.no_grad():
         expect_same(flatten(function(*args)), flatten(case.reference(*args)))
@@ -179,13 +179,13 @@ def test_aot_inductor(shared: Path) -> None:
         torch.testing.assert_close(loaded(x), model(x))
 
 
-@pytest.mark.parametrize("road", ["function", "raw"])
+@pytest.mark.parametrize("path", ["function", "raw"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("case", [c for c in FEW if declared[c.op].casts], ids=case_id)
-def test_autocast(case: Case, dtype: torch.dtype, road: str) -> None:
+def test_autocast(case: Case, dtype: torch.dtype, path: str) -> None:
     """Products run and return in low precision; gradients have their parameters' dtype."""
     args = case.arguments(torch.float32)
-    function = case.function if road == "function" else raw(case)
+    function = case.function if path == "function" else raw(case)
 
     def in_autocast(*leaves: Any) -> list[Tensor]:
         with torch.autocast("cpu", dtype):

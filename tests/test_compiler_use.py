@@ -208,15 +208,15 @@ def test_an_internal_failure_is_an_error_where_that_is_asked_for() -> None:
         compiled(lambda x: x.sin() + 1)(torch.ones(3))
 
 
-@pytest.mark.parametrize("road", [attrgetter("run"), runtime.for_torch], ids=["python", "steps"])
-def test_a_program_that_fails_when_it_runs_is_done_by_torch(road: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("path", [attrgetter("run"), runtime.for_torch], ids=["python", "steps"])
+def test_a_program_that_fails_when_it_runs_is_done_by_torch(path: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOURFOLD_STRICT", "0")
     monkeypatch.setattr(fallback, "_reported", set())
     record = Record()
     call = compiled(lambda x: torch.cat([x.sin() + 1, x.view(-1)]), record)
     x = draw(4, gradient=False)
     call(x)
-    run = road(record.captured[0].forward.compiled)
+    run = path(record.captured[0].forward.compiled)
     given = [x.double()]
     with pytest.warns(RuntimeWarning, match="torch's operators run instead: ValueError: program: expected"):
         (got,) = run(given)
@@ -227,8 +227,8 @@ def test_a_program_that_fails_when_it_runs_is_done_by_torch(road: Callable, monk
         run([x.double()])
 
 
-@pytest.mark.parametrize("road", [attrgetter("run"), runtime.for_torch], ids=["python", "steps"])
-def test_where_a_program_fails_nothing_happens_twice(road: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("path", [attrgetter("run"), runtime.for_torch], ids=["python", "steps"])
+def test_where_a_program_fails_nothing_happens_twice(path: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither random draws nor in-place changes happen twice."""
     monkeypatch.setenv("FOURFOLD_STRICT", "0")
     monkeypatch.setattr(fallback, "_reported", set())
@@ -241,7 +241,7 @@ def test_where_a_program_fails_nothing_happens_twice(road: Callable, monkeypatch
     x, n = draw(4, gradient=False), draw(4, gradient=False)
     with torch.no_grad():
         compiled(function, record)(n, x)
-    run = road(record.captured[0].forward.compiled)
+    run = path(record.captured[0].forward.compiled)
     torch.manual_seed(1)
     expected = torch.empty(4).bernoulli_(0.5)
     number = torch.rand(1)

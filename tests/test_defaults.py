@@ -61,15 +61,15 @@ def compiled(function: Any, args: tuple) -> list[Tensor]:
     return gradients(torch.compile(function, backend="aot_eager", fullgraph=True), args)
 
 
-ROADS = [("function", way) for way in (gradients, second, forward_mode, mapped, compiled)] + [("raw", gradients)]
+PATHS = [("function", way) for way in (gradients, second, forward_mode, mapped, compiled)] + [("raw", gradients)]
 
 
 @EACH_DEFAULT
-@pytest.mark.parametrize(("road", "way"), ROADS)
+@pytest.mark.parametrize(("path", "way"), PATHS)
 @pytest.mark.parametrize("case", FEWEST, ids=case_id)
-def test_roads(case: Case, road: str, way: Any, default: str) -> None:
+def test_paths(case: Case, path: str, way: Any, default: str) -> None:
     args = case.arguments(torch.float64)
-    function = case.function if road == "function" else raw(case)
+    function = case.function if path == "function" else raw(case)
     wanted = (gradients if way is compiled else way)(case.reference, args)
     with DEFAULTS[default]():
         expect_same(way(function, args), wanted)

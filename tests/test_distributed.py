@@ -63,6 +63,9 @@ def test_two_processes_learn_what_one_learns(
         # The batch's mean is a mean of two means, and each gradient a sum of two: rounding errors of losses near 4.6.
         torch.testing.assert_close(torch.tensor(curve), torch.tensor(alone[name]), rtol=0, atol=1e-5)
     assert said.count("step 24 of 24") == said.count("Speed-up") == said.count("Both learn the same") == 1
+    assert said.count("characters/s") == 1
+    for name in ("plain PyTorch", "fourfold"):
+        assert len(re.findall(rf"^{name} +[\d,]*[1-9][\d,]* +[\d,]+ to [\d,]+ +\d", said, re.MULTILINE)) == 1, said
     assert f"parts   1 of each batch's 2 pieces in each of 2 processes, by {by}" in said
     assert "warn" not in said.lower()
     pictures = [path.name for path in (tmp_path / "two" / "out").iterdir()]

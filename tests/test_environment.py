@@ -1,4 +1,4 @@
-"""docs/environment.md lists exactly the environment variables that the sources read."""
+"""docs/environment.md lists exactly the FOURFOLD_ variables that the sources read, and what Python asks of others."""
 
 from __future__ import annotations
 
@@ -78,6 +78,34 @@ def variables() -> dict[str, set[str]]:
     return found
 
 
+def asked(path: Path) -> set[str]:
+    """The names for which a file asks os.environ: literals, constants of the file, or loops over either."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = list(ast.walk(tree))
+    given = {}
+    for node in nodes:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            given[node.targets[0].id] = node.value
+        elif isinstance(node, ast.comprehension | ast.For) and isinstance(node.target, ast.Name):
+            given[node.target.id] = node.iter
+    keys = []
+    for node in nodes:
+        match node:
+            case ast.Subscript(value=ast.Attribute(attr="environ")):
+                keys.append(node.slice)
+            case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="environ"), attr="get" | "setdefault" | "pop")):
+                keys.append(node.args[0])
+            case ast.Compare(comparators=[ast.Attribute(attr="environ")]):
+                keys.append(node.left)
+    values = [given.get(key.id, key) if isinstance(key, ast.Name) else key for key in keys]
+    try:
+        read = [ast.literal_eval(value) for value in values]
+    except ValueError:
+        assert path.name == "build_library.py", path  # pyproject.toml's names, which are FOURFOLD_
+        return set()
+    return {name for each in read for name in ([each] if isinstance(each, str) else each)}
+
+
 def listed() -> set[str]:
     rows = re.findall(r"^\| `(FOURFOLD_\w+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(rows) == len(set(rows)), "a variable has two rows"
@@ -92,6 +120,23 @@ def found() -> dict[str, set[str]]:
 def test_every_variable_is_on_the_page(found: dict[str, set[str]]) -> None:
     missing = {name: sorted(files) for name, files in found.items() if name not in listed()}
     assert not missing, f"docs/environment.md lists no such variable, and these files read it: {missing}"
+
+
+def test_every_other_variable_of_python_is_on_the_page() -> None:
+    named = set(re.findall(r"`([A-Z][A-Z0-9_]+)(?:=\w+)?`", PAGE.read_text(encoding="utf-8")))
+    paths = [path for folder in ("python", "scripts") for path in (ROOT / folder).rglob("*.py")]
+    read = {name: path.name for path in paths for name in asked(path)}
+    assert {
+        "AUDITWHEEL_PLAT",
+        "CI",
+        "FOURFOLD_CACHE",
+        "KMP_BLOCKTIME",
+        "LOCAL_RANK",
+        "OUT",
+        "TORCH_INDEX",
+    } < read.keys()
+    missing = {name: file for name, file in read.items() if name not in named}
+    assert not missing, f"docs/environment.md names no such variable, and these files read it: {missing}"
 
 
 def test_the_page_lists_no_other(found: dict[str, set[str]]) -> None:

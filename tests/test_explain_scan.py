@@ -181,7 +181,7 @@ def test_steps_that_are_run_by_the_steps_graph_have_a_reason() -> None:
 
 def test_without_calls_for_this_torch_python_runs_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fourfold._native.module", None)
-    monkeypatch.setattr("fourfold._native.road", "Python (FOURFOLD_GRADIENTS=python)")
+    monkeypatch.setattr("fourfold._native.path", "Python (FOURFOLD_GRADIENTS=python)")
     explanation, scan = explained(spiking, zeros(2), torch.randn(T, B, H, requires_grad=True))
     for half in scan.halves:
         assert (half.loop.way, half.loop.until) == ("python", "")

@@ -11,7 +11,7 @@ from op_cases import CASES, Case, case_id, differentiable, flatten, tolerance
 
 GPUS = [device for device in devices() if device == "cuda"]
 SPECIAL = ("tutorial", "row-tiles", "row-tiles-reset", "launches-reset", "vendor", "deep")
-FEW = [case for case in CASES if case.every_road or case.name in SPECIAL]
+FEW = [case for case in CASES if case.every_path or case.name in SPECIAL]
 
 pytestmark = pytest.mark.skipif(not GPUS, reason="needs a GPU (make check-gpu)")
 

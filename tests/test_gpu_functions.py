@@ -4,9 +4,12 @@ vectors. tests/simulators/printed_functions.py covers all sizes, architectures a
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy
 import pytest
+import torch
 
 import backend_tools
 import compiled_code
@@ -205,6 +208,56 @@ for module in (nvrtc, hiprtc):
     assert said == [
         *["NVIDIA's run-time compiler was not found: pip install nvidia-cuda-nvrtc"] * 2,
         *["AMD's run-time compiler was not found: install ROCm's package hiprtc, or set ROCM_PATH"] * 2,
+    ]
+
+
+PACKAGED, BUNDLED = "nvidia/cuda_nvrtc/lib/libnvrtc.so.12", "torch/lib/libnvrtc-0123abcd.so.12"
+NEWER = "nvidia/cu13/lib/libnvrtc.so.13"
+
+
+@pytest.mark.parametrize(
+    ("cuda", "expected"), [("12.9", [PACKAGED, BUNDLED, NEWER]), ("13.0", [NEWER, PACKAGED, BUNDLED])]
+)
+def test_nvrtc_is_searched_for_in_torchs_packages_first(cuda: str, expected: list[str], tmp_path, monkeypatch) -> None:
+    for name in (PACKAGED, BUNDLED, NEWER, "torch/lib/libnvrtc-builtins.so.12"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    fake = SimpleNamespace(__file__=f"{tmp_path}/torch/__init__.py", version=SimpleNamespace(cuda=cuda))
+    monkeypatch.setattr(nvrtc, "torch", fake)
+    assert nvrtc._paths()[:3] == [tmp_path / name for name in expected]
+
+
+def fake_nvrtc(path: Path, major: int, minor: int) -> Path:
+    path.parent.mkdir(parents=True)
+    source = path.with_suffix(".c")
+    source.write_text(
+        f"int nvrtcVersion(int* major, int* minor) {{ *major = {major}; *minor = {minor}; return 0; }}\n"
+        "int nvrtcGetNumSupportedArchs(int* count) { *count = 1; return 0; }\n"
+        "int nvrtcGetSupportedArchs(int* found) { *found = 90; return 0; }\n"
+    )
+    output_of(tool("gcc", "gcc"), "-shared", "-fPIC", f"-Wl,-soname,libnvrtc.so.{major}", source, "-o", path)
+    return path
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="torch loads its own NVRTC")
+def test_a_loaded_nvrtc_comes_first_and_an_old_one_is_a_sentence(tmp_path) -> None:
+    """In processes of their own: glibc finds a loaded library again by its soname."""
+    code = """
+import ctypes, sys, types
+from fourfold.devices import nvrtc
+folder, *loaded = sys.argv[1:]
+nvrtc.torch = types.SimpleNamespace(__file__=f"{folder}/torch/__init__.py", version=types.SimpleNamespace(cuda="12.8"))
+kept = [ctypes.CDLL(path) for path in loaded]
+print(nvrtc.installed.obstacle())
+print(nvrtc.installed.compiler.path())
+"""
+    command = (sys.executable, "-c", code, tmp_path / "site")
+    packaged = fake_nvrtc(tmp_path / "site" / PACKAGED, 12, 8)
+    loaded = fake_nvrtc(tmp_path / "loaded" / "libnvrtc.so.12", 12, 6)
+    assert output_of(*command).splitlines() == ["None", str(packaged)]
+    assert output_of(*command, loaded).splitlines() == [
+        "expected NVRTC 12.8 or newer, but found 12.6: pip install 'nvidia-cuda-nvrtc-cu12>=12.8'",
+        str(loaded),
     ]
 
 

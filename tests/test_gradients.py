@@ -28,11 +28,11 @@ from op_cases import (
 )
 
 GRADIENT_CASES = [case for case in CASES if case.gradient]
-FEW = [case for case in GRADIENT_CASES if case.every_road]  # for tests that take seconds each
+FEW = [case for case in GRADIENT_CASES if case.every_path]  # for tests that take seconds each
 FEWEST = list({case.op: case for case in reversed(FEW)}.values()) + [case for case in FEW if case.id == "lstm-packed"]
 
 
-def test_every_operator_takes_every_road() -> None:
+def test_every_operator_takes_every_path() -> None:
     assert {case.op for case in FEW} == {case.op for case in FEWEST} == set(fourfold.operator_names())
     assert len(FEWEST) == len(fourfold.operator_names()) + 1
 
@@ -193,12 +193,12 @@ def test_each_output_alone(case: Case) -> None:
 
 @pytest.mark.parametrize("device", [device for device in devices() if has_dtype(torch.float64, device)])
 @pytest.mark.parametrize(
-    ("case", "road"), [*((case, "function") for case in FEW), *((case, "raw") for case in FEWEST)], ids=case_id
+    ("case", "path"), [*((case, "function") for case in FEW), *((case, "raw") for case in FEWEST)], ids=case_id
 )
-def test_gradcheck(case: Case, road: str, device: str) -> None:
+def test_gradcheck(case: Case, path: str, device: str) -> None:
     """First and second derivatives against finite differences; the fast mode checks random projections."""
     args, _ = differentiable(case.arguments(torch.float64, device=device))
-    chosen = case.function if road == "function" else raw(case)
+    chosen = case.function if path == "function" else raw(case)
 
     def function(*leaves: Any) -> tuple[Tensor, ...]:
         return tuple(flatten(chosen(*leaves)))
@@ -222,10 +222,10 @@ def scalar_of(function: Any) -> Any:
     return of
 
 
-@pytest.mark.parametrize("road", ["function", "raw"])
+@pytest.mark.parametrize("path", ["function", "raw"])
 @pytest.mark.parametrize("case", FEW, ids=case_id)
-def test_func_transforms(case: Case, road: str) -> None:
-    function = scalar_of(case.function if road == "function" else raw(case))
+def test_func_transforms(case: Case, path: str) -> None:
+    function = scalar_of(case.function if path == "function" else raw(case))
     args = case.arguments(torch.float64)
     places = tuple(k for k, a in enumerate(args) if isinstance(a, Tensor) and a.is_floating_point())
     wanted = scalar_of(case.reference)

@@ -53,11 +53,11 @@ def on_copies(change: Callable[[Tensor], None], run: Callable[[], Any], leaves: 
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("road", ["function", "raw"])
+@pytest.mark.parametrize("path", ["function", "raw"])
 @pytest.mark.parametrize("case", FEW, ids=case_id)
-def test_operator(case: Case, road: str, change: Any) -> None:
+def test_operator(case: Case, path: str, change: Any) -> None:
     args, leaves = differentiable(case.arguments(torch.float64))
-    function = case.function if road == "function" else raw(case)
+    function = case.function if path == "function" else raw(case)
 
     def run() -> list[Tensor]:
         return flatten(function(*args))

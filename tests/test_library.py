@@ -64,6 +64,11 @@ def test_only_the_public_functions_are_exported():
     assert exported == sorted(declared)
 
 
+def test_the_runtimes_that_are_linked_statically_stay_private():
+    for path in (LIBFOURFOLD, *INSTALLED.glob("_*.so")):
+        assert library_symbols.of_other_runtimes(path, "linux", nm=tool("nm", "binutils")) == [], path
+
+
 def test_torch_is_the_only_library_needed_besides_the_runtimes():
     """The CUDA runtime is linked statically and torch loads cuBLAS: the library also loads on a machine without
     CUDA."""

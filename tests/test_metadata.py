@@ -49,6 +49,25 @@ def test_the_version_has_one_source() -> None:
     assert f"version: {written}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
+def test_the_project_has_authors_and_urls() -> None:
+    project = PROJECT["project"]
+    assert project["authors"] and all(author["name"] for author in project["authors"])
+    assert project["urls"].keys() == {"Homepage", "Documentation", "Changelog", "Issues"}
+    home = project["urls"]["Homepage"]
+    assert all(url == home or url.startswith(f"{home}/") for url in project["urls"].values())
+    metadata = importlib.metadata.metadata("fourfold")
+    assert sorted(metadata.get_all("Project-URL")) == sorted(f"{name}, {url}" for name, url in project["urls"].items())
+    assert metadata["Author"] == ", ".join(author["name"] for author in project["authors"])
+
+
+def test_security_reports_are_private() -> None:
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    section = text.partition("## Report a vulnerability\n")[2].partition("\n## ")[0]
+    assert "privately" in section and "public issue" in section
+    assert f"<{PROJECT['project']['urls']['Homepage']}/security/advisories/new>" in section
+    assert "python -m fourfold info" in section
+
+
 def test_the_changelog_is_about_this_version() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     versions = re.findall(r"^## \[(.+?)\](?: - \d{4}-\d{2}-\d{2})?$", text, re.MULTILINE)

@@ -9,7 +9,7 @@ import torch
 
 from fourfold import _C
 from program_cases import COMPARISONS, assert_same_bits, programs
-from programs import BINARY, HEAD, KINDS, REDUCTIONS, ROADS, UNARY, elementwise, kind_of, type_of, values
+from programs import BINARY, HEAD, KINDS, PATHS, REDUCTIONS, UNARY, elementwise, kind_of, type_of, values
 
 # In float32, units in the last place of the exact result; all other operations are exact.
 ULPS = {
@@ -55,7 +55,7 @@ def assert_right(name: str, got: torch.Tensor, operands: list[torch.Tensor], ref
 @pytest.mark.parametrize(("name", "dtype"), cases(UNARY))
 def test_an_operation_of_one(name: str, dtype: torch.dtype) -> None:
     x = values(dtype, 3000)
-    got = ROADS[0](elementwise(name, dtype, 1, dtype))(x)
+    got = PATHS[0](elementwise(name, dtype, 1, dtype))(x)
     assert_right(name, got, [x], UNARY[name][0])
 
 
@@ -68,7 +68,7 @@ def test_an_operation_of_two(name: str, dtype: torch.dtype) -> None:
     if name.startswith("shift_"):
         y = y % 80 - 8
     result = torch.bool if name in COMPARISONS else dtype
-    got = ROADS[0](elementwise(name, dtype, 2, result))(x, y)
+    got = PATHS[0](elementwise(name, dtype, 2, result))(x, y)
     if name.startswith("shift_"):  # in torch a shift by too many bits depends on the processor
         inside = (y >= 0) & (y < x.element_size() * 8)
         got, x, y = got[inside], x[inside], y[inside]
@@ -82,8 +82,8 @@ def test_an_operation_of_two(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", [name for name in BINARY if name.startswith("integer_")])
 def test_nothing_faults_where_integers_are_divided_by_zero(name: str, dtype: torch.dtype) -> None:
     x = values(dtype, 100, 1)
-    for road in ROADS:
-        assert not road(elementwise(name, dtype, 2, dtype))(x, torch.zeros_like(x)).any()
+    for path in PATHS:
+        assert not path(elementwise(name, dtype, 2, dtype))(x, torch.zeros_like(x)).any()
 
 
 @pytest.mark.parametrize("dtype", KINDS)
@@ -94,8 +94,8 @@ def test_a_choice(dtype: torch.dtype) -> None:
         f"output r {kind_of(dtype)} [a]\n"
     )
     mask, x, y = values(torch.bool, 500), values(dtype, 500), values(dtype, 20, 3)[7]
-    for road in ROADS:
-        torch.testing.assert_close(road(program)(mask, x, y), torch.where(mask, x, y), rtol=0, atol=0, equal_nan=True)
+    for path in PATHS:
+        torch.testing.assert_close(path(program)(mask, x, y), torch.where(mask, x, y), rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("to", KINDS)
@@ -110,13 +110,13 @@ def test_a_conversion(dtype: torch.dtype, to: torch.dtype) -> None:
     program = f"{HEAD}axes a=x.0\nx: {type_of(dtype)} = input {kind_of(dtype)} [a]\ny: {wide} = to_{wide} x\n"
     program += f"z: {wide} = {narrow} y\n" if narrow else ""
     program += f"output {'z' if narrow else 'y'} {kind_of(to)} [a]\n"
-    torch.testing.assert_close(ROADS[0](program)(x), x.to(to), rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(PATHS[0](program)(x), x.to(to), rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("to", [torch.bfloat16, torch.float16])
 def test_rounding(to: torch.dtype) -> None:
     x = values(torch.float32, 2000)
-    got = ROADS[0](elementwise(f"to_{kind_of(to)}", torch.float32, 1, torch.float32))(x)
+    got = PATHS[0](elementwise(f"to_{kind_of(to)}", torch.float32, 1, torch.float32))(x)
     torch.testing.assert_close(got, x.to(to).float(), rtol=0, atol=0, equal_nan=True)
 
 
@@ -131,7 +131,7 @@ def test_a_reduction(name: str, dtype: torch.dtype, columns: int) -> None:
     program += f"r: {type_of(dtype)} = {name} x\noutput r {kind_of(dtype)} [a]\noutput r {kind_of(dtype)} [a b]\n"
     reference = REDUCTIONS[name][0]
     exact = reference(x.double()).to(dtype) if dtype == torch.float32 else reference(x)
-    got, spread = ROADS[0](program)(x)
+    got, spread = PATHS[0](program)(x)
     tolerance = (
         {"rtol": 2e-6 if name == "prod" else 1e-6, "atol": 1e-5} if dtype.is_floating_point else {"rtol": 0, "atol": 0}
     )
@@ -158,7 +158,7 @@ def test_two_operations_at_once(dtype: torch.dtype) -> None:
     inputs = "".join(f"{name}: {kind} = input {kind} [a]\n" for name in "xyz")
     outputs = "".join(f"output r{k} {kind} [a]\n" for k in range(len(expected)))
     program = f"{HEAD}axes a=x.0\n{inputs}k: {kind} = constant 1.1\n" + "\n".join(lines) + f"\n{outputs}"
-    for got, exact in zip(ROADS[0](program)(x, y, z), expected, strict=True):
+    for got, exact in zip(PATHS[0](program)(x, y, z), expected, strict=True):
         torch.testing.assert_close(got, exact, rtol=0, atol=0, equal_nan=True)
 
 
@@ -168,7 +168,7 @@ def test_the_sine_and_cosine_of_one_argument_are_computed_together() -> None:
         "output s float32 [a]\noutput c float32 [a]\n"
     )
     x = torch.cat([values(torch.float32, 2000), torch.tensor([1e5, 1e9, 3e38, -7e20])])
-    s, c = ROADS[0](program)(x)
+    s, c = PATHS[0](program)(x)
     assert_right("sin", s, [x], torch.sin)
     assert_right("cos", c, [x], torch.cos)
 
@@ -179,7 +179,7 @@ CASES = {name: (text, draw) for name, text, draw in programs()}
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_bits_from_any_number_of_threads_however_it_is_called(name: str) -> None:
     text, draw = CASES[name]
-    made = [road(text) for road in ROADS]
+    made = [path(text) for path in PATHS]
     for size in (0, 1, 17, 1025, 60_000) if name in ("norm", "column_sums", "sine_and_cosine") else (0, 1, 17, 1025):
         given = draw(size)
         torch.set_num_threads(1)
@@ -213,6 +213,6 @@ def test_numbers_keep_their_bits_however_a_program_is_called() -> None:
     text = f"{HEAD}axes a=1\nd: float64 = number\nn: int64 = number\nb: boolean = number\n" + (
         "output d float64 [a]\noutput n int64 [a]\noutput b boolean [a]\n"
     )
-    for road in ROADS:
-        d, n, b = road(text)(0.1, 2**63 - 1, True)
+    for path in PATHS:
+        d, n, b = path(text)(0.1, 2**63 - 1, True)
         assert (d.item(), n.item(), b.item()) == (0.1, 2**63 - 1, True)

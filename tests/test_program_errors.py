@@ -10,13 +10,13 @@ import torch
 from fourfold import _native
 from fourfold.compiler.calling import Program, ProgramByDispatcher
 from program_cases import SOFTMAX
-from programs import HEAD, ROADS, elementwise
+from programs import HEAD, PATHS, elementwise
 
 
 def test_an_integer_that_no_64_bits_hold() -> None:
     text = f"{HEAD}axes a=x.0\nx: int64 = input int64 [a]\nn: int64 = number\nz: int64 = add x n\noutput z int64 [a]\n"
-    for road in ROADS:
-        program = road(text)
+    for path in PATHS:
+        program = path(text)
         assert program(torch.zeros(2, dtype=torch.int64), -(2**63)).tolist() == [-(2**63)] * 2
         with pytest.raises(OverflowError):
             program(torch.zeros(2, dtype=torch.int64), 2**63)
@@ -164,17 +164,17 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("road", ROADS)
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(("text", "sentence"), REFUSED)
-def test_what_is_no_program_is_refused(text: str, sentence: str, road: type) -> None:
+def test_what_is_no_program_is_refused(text: str, sentence: str, path: type) -> None:
     with pytest.raises(ValueError) as error:
-        road(text)
+        path(text)
     assert sentence in str(error.value)
 
 
-@pytest.mark.parametrize("road", ROADS)
-def test_tensors_that_are_not_the_programs_are_refused(road: type) -> None:
-    program = road(f"{HEAD}axes a=x.0\n{X}y: float32 = input float32 [a]\nz: float32 = add x y\noutput z float32 [a]\n")
+@pytest.mark.parametrize("path", PATHS)
+def test_tensors_that_are_not_the_programs_are_refused(path: type) -> None:
+    program = path(f"{HEAD}axes a=x.0\n{X}y: float32 = input float32 [a]\nz: float32 = add x y\noutput z float32 [a]\n")
     x = torch.randn(4)
     refused = [
         ((x,), TypeError, "expected 2 inputs, but got 1"),
@@ -241,7 +241,7 @@ def test_broken_programs_crash_nothing(seed: int) -> None:
     for _ in range(250):
         text = broken(rng, rng.choice(WHOLE))
         try:
-            program = ROADS[0](text)
+            program = PATHS[0](text)
         except ValueError as error:
             assert str(error).startswith("program: line "), (text, error)
             continue

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from program_cases import SOFTMAX
-from programs import HEAD, ROADS, kind_of, type_of, values
+from programs import HEAD, PATHS, kind_of, type_of, values
 
 SIZES = (0, 1, 7, 64, 1023, 1024, 1025, 5000)
 
@@ -20,7 +20,7 @@ def test_rows_in_stages(shape: tuple[int, int], transposed: bool) -> None:
     results = []
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        results += [road(SOFTMAX)(x) for road in ROADS]
+        results += [path(SOFTMAX)(x) for path in PATHS]
     torch.testing.assert_close(results[0], torch.softmax(x, -1) if x.numel() else x.contiguous())
     assert all(torch.equal(result, results[0]) for result in results), "the same bits from any number of threads"
 
@@ -37,8 +37,8 @@ def test_elements_that_lie_apart(size: int) -> None:
     x, w = torch.randn(6, 2 * size)[:, ::2], torch.randn(size)
     c, t = torch.randn(6, 1), torch.randn(size, 6)
     q = x * w + c
-    for road in ROADS:
-        s, r, other = road(program)(x, w, c, t, 2.5)
+    for path in PATHS:
+        s, r, other = path(program)(x, w, c, t, 2.5)
         torch.testing.assert_close(s, (q + t.t()) * 2.5)
         torch.testing.assert_close(r, (q + t.t()).t())
         torch.testing.assert_close(other, q)
@@ -53,8 +53,8 @@ def test_axes_together_and_numbers_alone() -> None:
         "two: float32 = add one m\noutput z float32 [a b*c]\noutput two float32 []\noutput one float32 [c a b]\n"
     )
     x = torch.randn(4, 5, 3)
-    for road in ROADS:
-        z, two, one = road(program)(x, x.view(20, 3), 6)
+    for path in PATHS:
+        z, two, one = path(program)(x, x.view(20, 3), 6)
         torch.testing.assert_close(z, (2 * x).view(4, 15))
         assert two.item() == 7
         assert torch.equal(one, torch.ones(3, 4, 5))
@@ -69,7 +69,7 @@ def test_the_number_of_columns_and_a_kept_row() -> None:
     )
     for shape in ((6, 11), (3, 5000), (1, 30_000)):
         x = torch.randn(shape).bfloat16()
-        m, e, r = ROADS[0](program)(x)
+        m, e, r = PATHS[0](program)(x)
         exact = (x.float() - x.float().mean(-1, keepdim=True)).exp()
         torch.testing.assert_close(m, x.float().mean(-1, keepdim=True), rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(e, exact.bfloat16(), rtol=1e-2, atol=0)
@@ -86,8 +86,8 @@ def test_rows_without_columns(outer: tuple[int, ...]) -> None:
         f"m: float32 = mul x w\ns: float32 = sum m\nz: float32 = add m s\noutput s float32 [{kept}]\n"
         f"output z float32 [{dims}]\n"
     )
-    for road in ROADS:
-        s, z = road(program)(torch.empty(*outer, 0), torch.empty(*outer, 1))
+    for path in PATHS:
+        s, z = path(program)(torch.empty(*outer, 0), torch.empty(*outer, 1))
         assert torch.equal(s, torch.zeros(outer)) and z.shape == (*outer, 0)
 
 
@@ -110,7 +110,7 @@ def test_what_lies_across(shape: tuple[int, int], dtype: torch.dtype) -> None:
         )
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            straight, across, transposed = ROADS[0](program)(x, t)
+            straight, across, transposed = PATHS[0](program)(x, t)
             for got in (straight, across, transposed.t()):
                 torch.testing.assert_close(got, chosen, rtol=0, atol=0, equal_nan=True)
 
@@ -121,7 +121,7 @@ def test_what_lies_across_in_each_of_several_matrices() -> None:
         "z: float32 = sub x s\noutput z float32 [n a b] order [0 2 1]\n"
     )
     x = torch.randn(3, 50, 45).transpose(1, 2)
-    torch.testing.assert_close(ROADS[0](program)(x), x - x.sum(-1, keepdim=True))
+    torch.testing.assert_close(PATHS[0](program)(x), x - x.sum(-1, keepdim=True))
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1], [1, 2, 0]])
@@ -134,8 +134,8 @@ def test_one_tensor_of_several_values(join: int, order: list[int]) -> None:
     )
     for shape in ((5, 6, 7), (2, 3, 2000), (300, 2, 3), (0, 4, 4)):
         x = torch.randn(shape)
-        for road in ROADS:
-            y, joined, same = road(program)(x)
+        for path in PATHS:
+            y, joined, same = path(program)(x)
             assert torch.equal(joined, torch.cat([-x, torch.full_like(x, 2), x], join).bfloat16())
             assert torch.equal(y, -x.transpose(0, 1)) and torch.equal(same, x)
             longest = [joined.stride(d) for d in order]
@@ -148,8 +148,8 @@ def test_one_tensor_of_rows_and_numbers() -> None:
         "one: float32 = constant 1.0\noutput [s m] float32 [a] join 0\noutput [one one] float32 [1] join 0\n"
     )
     x = torch.randn(40, 50)
-    for road in ROADS:
-        rows, numbers = road(program)(x)
+    for path in PATHS:
+        rows, numbers = path(program)(x)
         torch.testing.assert_close(rows, torch.cat([x.sum(-1), x.amax(-1)]))
         assert torch.equal(numbers, torch.ones(2))
 
@@ -158,7 +158,7 @@ def test_one_tensor_of_rows_and_numbers() -> None:
 @pytest.mark.parametrize("name", ["sum", "amax", "amin", "prod"])
 def test_a_row_alone_and_among_others(name: str, columns: int) -> None:
     """Rows are reduced side by side; the other rows change no bit, and no row's NaN or sign."""
-    program = ROADS[0](
+    program = PATHS[0](
         f"{HEAD}axes a=x.0 | b=x.1\nx: float32 = input float32 [a b]\ns: float32 = {name} x\noutput s float32 [a]\n"
     )
     x = values(torch.float32, 53 * columns).view(53, columns)
@@ -194,7 +194,7 @@ def test_sums_over_the_rows(shape: tuple[int, int], dtype: torch.dtype) -> None:
         results = []
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            results += [road(program)(x, w, c)[:5] for road in ROADS]
+            results += [path(program)(x, w, c)[:5] for path in PATHS]
         for got, expected, mine in zip(results[0], summed, (x, w, c, x, p), strict=True):
             unit = 8 * torch.finfo(dtype).eps * max(1, rows) * (mine.abs().max().item() if mine.numel() else 1)
             torch.testing.assert_close(got, expected, rtol=torch.finfo(dtype).eps, atol=unit)
@@ -209,8 +209,8 @@ def test_sums_over_the_rows_of_several_columns_axes() -> None:
     )
     x = torch.randn(5, 6, 7, 300)
     exact = x.double().sum((0, 1)).float()
-    for road in ROADS:
-        transposed, half, flat = road(program)(x)
+    for path in PATHS:
+        transposed, half, flat = path(program)(x)
         torch.testing.assert_close(transposed, exact.t())
         torch.testing.assert_close(half, exact[:, None].bfloat16(), rtol=1e-2, atol=1e-2)
         assert half.stride(0) == 1
@@ -225,5 +225,5 @@ def test_a_negative_view_is_read_as_it_is() -> None:
         f"{HEAD}axes a=x.0\nx: float32 = input float32 [a]\ny: float32 = abs x\nz: float32 = add x y\n"
         "output z float32 [a]\n"
     )
-    for road in ROADS:
-        torch.testing.assert_close(road(program)(x), x + x.abs())
+    for path in PATHS:
+        torch.testing.assert_close(path(program)(x), x + x.abs())

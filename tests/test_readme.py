@@ -51,6 +51,14 @@ def test_it_is_short() -> None:
     assert len(README.splitlines()) <= 120
 
 
+def test_it_has_one_picture_and_ten_rows_of_figures() -> None:
+    assert README.count("![") + README.count("<img") == 1
+    # The table of speeds, which scripts/readme_tables.py writes between these marks.
+    figures = README.partition("<!-- figures -->")[2].partition("<!-- end -->")[0]
+    head, _, *rows = [line for line in figures.splitlines() if line.startswith("|")]
+    assert head == "| work | against | times as fast |" and len(rows) == 10
+
+
 def test_losses_are_bold_and_a_missing_table_is_an_error() -> None:
     tables = [{"targets": [{"phase": "p", "limit": 1.0, "rival": "r", "measured": m}]} for m in (0.5, 2.0, 3.0, None)]
     one = {"work": "one, p", "against": "s", "measured": 1.25, "shown": "1.25×", "tables": 1}

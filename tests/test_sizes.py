@@ -118,7 +118,7 @@ def call(case, dtype):
     done.append(case)
 
 done = []
-cases = [case for case in CASES if case.every_road]
+cases = [case for case in CASES if case.every_path]
 for dtype in (torch.float32, torch.float64, torch.bfloat16):
     for case in cases:
         print(case.id, dtype, flush=True)

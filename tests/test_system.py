@@ -10,7 +10,8 @@ from machine import ROOT, output_of, tool
 
 SOURCES = ROOT / "cpp"
 SUFFIXES = (".h", ".cpp", ".cu", ".cuh", ".mm", ".metal")
-FOLDERS = (SOURCES, ROOT / "cuda", ROOT / "metal")
+FOLDERS = (SOURCES, ROOT / "cuda", ROOT / "hip", ROOT / "metal")
+POSIX = re.compile(r"#\s*include\s*[<\"](dirent|dlfcn|fcntl|link|pthread|sched|signal|unistd|sys/\w+)\.h[>\"]")
 # Calls of POSIX and Windows, which belong in cpp/system only. cpuid.h queries the processor.
 OF_A_SYSTEM = re.compile(
     r"#include <(dlfcn|fcntl|link|malloc|pthread|sched|unistd|windows|sys/\w+)\.h>"
@@ -62,6 +63,14 @@ def test_the_system_is_asked_in_one_place(folder):
         if path.parent == folder:
             text = re.sub(r"//.*", "", path.read_text(encoding="utf-8"))
             assert not OF_A_SYSTEM.search(text), path
+
+
+def test_one_file_includes_the_headers_of_posix():
+    every = [path for folder in FOLDERS for path in folder.rglob("*") if path.suffix in SUFFIXES]
+    assert {path.parent.name for path in every} >= {"cuda", "kernels", "metal", "system"}
+    assert [path for path in every if POSIX.search(path.read_text(encoding="utf-8"))] == [
+        SOURCES / "system" / "posix.h"
+    ]
 
 
 def test_no_source_uses_iostreams():

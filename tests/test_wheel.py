@@ -67,7 +67,8 @@ def normal(wheel: Path) -> Path:
 
 @linux_only
 def test_a_wheel_that_is_right_passes(tmp_path):
-    tool("readelf", "binutils")
+    for name in ("nm", "readelf"):
+        tool(name, "binutils")
     made = make(tmp_path, content=library(tmp_path, "-Wl,-rpath,$ORIGIN"))
     wheel_checks.check(normal(made), "linux")
 
@@ -145,6 +146,22 @@ def test_a_library_that_does_not_find_ours_is_refused(tmp_path):
     wheel = make(tmp_path, content=library(tmp_path, *linked))
     with pytest.raises(SystemExit, match=r"should look for libfourfold in \$ORIGIN, but has no search path"):
         wheel_checks.check_libraries(wheel, "linux")
+
+
+@linux_only
+@pytest.mark.parametrize(
+    "name", ["cudaMalloc", "__cudaRegisterFunction", "GOMP_parallel", "omp_lock", "__kmpc_fork_call"]
+)
+@pytest.mark.parametrize("system", ["linux", "darwin"])
+def test_a_library_that_exports_a_runtime_is_refused(name, system, tmp_path):
+    tool("nm", "binutils")
+    underscore = "_" * (system == "darwin")
+    private = f"static int {name}(void) {{ return 1; }} int fourfold_{name}(void) {{ return {name}(); }}"
+    wheel_checks.check_exports(make(tmp_path, content=library(tmp_path, text=private)), system)
+    public = f"int {underscore}{name}(void) {{ return 1; }}"
+    with pytest.raises(SystemExit, match="should export nothing of CUDA's or OpenMP's runtime, but exports") as refused:
+        wheel_checks.check_exports(make(tmp_path, content=library(tmp_path, text=public)), system)
+    assert f"['{underscore}{name}']" in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -268,6 +285,7 @@ def test_a_wheel_is_tested_under_the_oldest_and_the_newest_torch_too():
     assert wheel_tests.other_versions("2.13.0+cpu", listed) == ["2.10", "2.15"]
     assert wheel_tests.other_versions("2.15.0", ["2.15"]) == []
     assert wheel_tests.other_versions("2.10.0", listed) == ["2.15"]
+    assert {"frozen_models", "saving", "saved_graphs", "scan"} < set(wheel_tests.OF_TORCH)
     assert all((ROOT / "tests" / f"test_{name}.py").exists() for name in wheel_tests.OF_TORCH)
 
 

@@ -45,7 +45,7 @@ def _kept_memory() -> int:
     return int(given) << 20
 
 
-module, road = _load()
+module, path = _load()
 if module is not None:
     module.keep_memory(_kept_memory())
 
@@ -89,4 +89,4 @@ def enable_gradients() -> None:
         if versions := [version for version in _versions() if version != VERSION]:
             mend = f"install a torch that it was built for ({', '.join(versions)}), or {mend}"
         # At the line that imports fourfold.
-        warnings.warn(f"fourfold runs gradients and calls in {road}, which is slower; {mend}", stacklevel=3)
+        warnings.warn(f"fourfold runs gradients and calls in {path}, which is slower; {mend}", stacklevel=3)

@@ -1,8 +1,10 @@
-"""A group's tensors are on one device, which runs programs."""
+"""A group's tensors are on one device, which runs programs; only the printers of kernels name families of devices."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -11,12 +13,17 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import fourfold.compiler
 from fourfold.compiler.calling import Program
 from fourfold.compiler.codegen import write_program
 from fourfold.compiler.fused import fused_nodes
 from fourfold.compiler.passes.fuse import fuse
 from fourfold.devices import programs
 from graphs import operators, refusals
+
+COMPILER = Path(fourfold.compiler.__file__).parent
+# Also at the start of a longer name, as in cuda_graph or cudaMalloc.
+FAMILY = re.compile(r"(?<![a-z])(amd|apple|cuda|hip|metal|mps|nvidia|rocm)", re.IGNORECASE)
 
 
 @pytest.fixture
@@ -116,3 +123,22 @@ def test_a_reduction_of_one_number_is_torchs() -> None:
         module = make_fx(lambda x: (torch.amin(x, 0) + 1) * 2)(torch.empty(()))
     module.graph.output_node().args = ((module.graph.output_node().args[0],),)
     assert refusals(fuse(module))["amin"] == "a reduction of one number"
+
+
+def test_only_the_printers_of_kernels_name_families_of_devices() -> None:
+    found = {path.relative_to(COMPILER).as_posix(): path.read_text("utf-8") for path in COMPILER.rglob("*.py")}
+    assert len(found) > 50
+    assert {name for name, text in found.items() if FAMILY.search(text)} == {"nest/cuda.py", "nest/metal.py"}
+
+
+def test_printers_are_short() -> None:
+    nest = COMPILER / "nest"
+    printers = [
+        nest / "c.py",
+        nest / "cuda.py",
+        nest / "metal.py",
+        nest / "grid" / "printer.py",
+        *nest.glob("llvm*.py"),
+    ]
+    assert len(printers) >= 7
+    assert all(len(path.read_text("utf-8").splitlines()) <= 400 for path in printers)

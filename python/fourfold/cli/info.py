@@ -22,7 +22,7 @@ def collect() -> dict[str, Any]:
         "python": f"{platform.python_version()} ({platform.python_implementation()})",
         "platform": platform.platform(),
         "cpu_level": fourfold.cpu_capability(),
-        "gradients": _native.road,
+        "gradients": _native.path,
         "loop_nests": loop_nests(),
         "programs": programs_on(),
         "build": dict(_C.build_info()),

@@ -17,7 +17,7 @@ from fourfold.compiler.support import has_effect
 def obstacle(metadata: object, inputs: Sequence[object], forward: Compiled, backward: GraphModule | None) -> str:
     """Why torch's runtime has to run them; empty if ours can. metadata: AOTAutograd's, for the captured function."""
     if not is_native():
-        return f"fourfold has no C++ module for this torch: {_native.road}"
+        return f"fourfold has no C++ module for this torch: {_native.path}"
     if metadata is None:
         return "torch provides no information about the graph's inputs and outputs"
     graphs = [forward.module] if backward is None else [forward.module, backward]

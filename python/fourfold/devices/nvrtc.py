@@ -12,6 +12,7 @@ import torch
 from fourfold.devices.runtime_compiler import CompilationError, Installed, RuntimeCompiler, first_library
 
 MAJORS = (13, 12)
+OLDEST = (12, 8)
 # Results equal those of the same operations one by one; division, roots and subnormal numbers are exact by default.
 OPTIONS = ("-std=c++17", "--fmad=false")
 
@@ -70,4 +71,13 @@ def _library() -> str | None:
     return first_library([f"libnvrtc.so.{major}" for major in _majors()], _paths())
 
 
-installed = Installed(Nvrtc, _library, "NVIDIA's run-time compiler was not found: pip install nvidia-cuda-nvrtc")
+def _outdated(compiler: RuntimeCompiler) -> str | None:
+    oldest, found = (".".join(map(str, version)) for version in (OLDEST, compiler.version))
+    if compiler.version >= OLDEST:
+        return None
+    return f"expected NVRTC {oldest} or newer, but found {found}: pip install 'nvidia-cuda-nvrtc-cu12>={oldest}'"
+
+
+installed = Installed(
+    Nvrtc, _library, "NVIDIA's run-time compiler was not found: pip install nvidia-cuda-nvrtc", _outdated
+)

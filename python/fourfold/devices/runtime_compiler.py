@@ -83,12 +83,20 @@ class RuntimeCompiler:
 class Installed:
     """The compiler that this process finds, loaded at its first use.
 
-    kind: its class. library: finds its soname or path. missing: the error if there is none."""
+    kind: its class. library: finds its soname or path. missing: the error if there is none. outdated: the error if its
+    version is too old, or None."""
 
-    def __init__(self, kind: type[RuntimeCompiler], library: Callable[[], str | None], missing: str):
+    def __init__(
+        self,
+        kind: type[RuntimeCompiler],
+        library: Callable[[], str | None],
+        missing: str,
+        outdated: Callable[[RuntimeCompiler], str | None] | None = None,
+    ):
         self.kind = kind
         self.find = library
         self.missing = missing
+        self.outdated = outdated
 
     def compile(self, source: str, architecture: str, name: str) -> bytes:
         """Compiles with the compiler that torch uses, or else with the system's."""
@@ -99,7 +107,9 @@ class Installed:
 
     def obstacle(self) -> str | None:
         """Why nothing can be compiled, or None."""
-        return self.missing if self.library is None else None
+        if self.library is None:
+            return self.missing
+        return self.outdated(self.compiler) if self.outdated else None
 
     @cached_property
     def library(self) -> str | None:

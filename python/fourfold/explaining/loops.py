@@ -46,7 +46,7 @@ class NotPossible(Exception):
 def obstacle(whole: Compiled) -> str:
     """Why the loop runs in Python; empty if it runs in C++."""
     if _native.module is None:
-        return f"fourfold has no C++ module for this torch: {_native.road}"
+        return f"fourfold has no C++ module for this torch: {_native.path}"
     if whole.plan is None:
         return f"the graph of the sequence needs Python: {whole.module.meta.get('needs Python', 'its passes failed')}"
     return ""

@@ -88,7 +88,7 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
     _native.expect_library("load")
     if _native.module is None:
         raise ImportError(
-            f"load: expected fourfold's module for torch {_native.VERSION}, but calls run in {_native.road}; install a "
+            f"load: expected fourfold's module for torch {_native.VERSION}, but calls run in {_native.path}; install a "
             "torch that this fourfold was built for, or build fourfold for this one"
         )
     namespaces = [] if isinstance(allow, str) else list(allow)

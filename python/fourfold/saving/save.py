@@ -52,7 +52,7 @@ def save(program: ExportedProgram, path: str | os.PathLike[str]) -> None:
     _native.expect_library("save")
     if _native.module is None:
         raise ImportError(
-            f"save: expected fourfold's module for torch {_native.VERSION}, but calls run in {_native.road}"
+            f"save: expected fourfold's module for torch {_native.VERSION}, but calls run in {_native.path}"
         )
     try:
         file = File(program)
