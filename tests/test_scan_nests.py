@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import product
 from typing import Any
 
 import pytest
@@ -85,14 +86,19 @@ LAYOUTS = {
 }
 
 
+def alternating(*choices: Iterable[Any]) -> list[tuple]:
+    """Half of the combinations, as on a chessboard: of three choices and more, any two meet in every combination."""
+    numbered = product(*map(enumerate, choices))
+    return [tuple(choice for _, choice in each) for each in numbered if sum(k for k, _ in each) % 2 == 0]
+
+
 @pytest.mark.parametrize(("shape", "reverse"), [(shape, k % 2 == 1) for k, shape in enumerate(SHAPES)], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_the_interpreters_bits(monkeypatch: pytest.MonkeyPatch, name: str, shape: Any, reverse: bool) -> None:
     check(monkeypatch, CASES[name], shape, reverse, LAYOUTS["contiguous"])
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "layout"), alternating(CASES, LAYOUTS))
 def test_any_layout(monkeypatch: pytest.MonkeyPatch, name: str, layout: str) -> None:
     check(monkeypatch, CASES[name], (6, 40), False, LAYOUTS[layout])
 
@@ -111,8 +117,7 @@ def test_states_of_16_bits_are_rounded_in_every_step(monkeypatch: pytest.MonkeyP
     check(monkeypatch, of(twice, dtype), (33,), False, LAYOUTS["contiguous"], is_nest=False)
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "shape"), alternating(CASES, [(), (1,), (1, 1)]))
 def test_numbers(monkeypatch: pytest.MonkeyPatch, name: str, shape: Any) -> None:
     check(monkeypatch, CASES[name], shape, len(shape) == 1, LAYOUTS["contiguous"])
 
@@ -124,10 +129,10 @@ def driven(v: Tensor, xs: Any) -> Any:
     return v, torch.tanh(v) * (number - 0.5)
 
 
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("reverse", [False, True])
-@pytest.mark.parametrize("number", [(), (1,)])
-@pytest.mark.parametrize("shape", [(5,), (64,), (100,), (2, 130), (3, 7)])
+@pytest.mark.parametrize(
+    ("shape", "number", "reverse", "grad"),
+    alternating([(5,), (64,), (100,), (2, 130), (3, 7)], [(), (1,)], [False, True], [False, True]),
+)
 def test_a_step_with_one_number_beside_larger_states(
     monkeypatch: pytest.MonkeyPatch, shape: Any, number: Any, reverse: bool, grad: bool
 ) -> None:
