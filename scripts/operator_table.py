@@ -116,15 +116,16 @@ generates the page by compiling torch's own samples of its operators, with torch
 
 ## Operators in graphs
 
-torch runs all operators that are not in these lists, between the programs. If two lists have an operator, they name the
-overload; which list applies to an overload in two lists depends on the layout, dtype or device of its arguments.
+torch runs all operators that are not in these lists, between the programs. Operators in two lists are named with their
+overload. If an overload is in both, the layout, dtype or device of its arguments decides.
 
 Elementwise, over broadcast shapes: {pointwise}.
 
 Reductions, over any dimensions: {rows}.
 
 Without [loop nests](compiler.md#loop-nests), programs on a CPU reduce only the innermost dimension in memory, alone or
-together with other dimensions. Of the other reductions, only sums over leading dimensions are fused.
+together with other dimensions. Of the other reductions, only sums over leading
+dimensions are fused, with operators that compute or read what they sum.
 
 Decomposed while the graph is traced: {early}.
 
@@ -139,8 +140,8 @@ numbers.
 ## torch's samples
 
 *fused*: programs compute everything in the samples' graphs, in float32 (or in int64, for entries without float32).
-*in part*: in some of the samples torch runs the named operators, because programs don't support a shape or dimension;
-a `sum` in a backward is mostly over the first dimensions, along which an operand was broadcast.
+*in part*: in some of the samples torch runs the named operators: programs don't support a shape or dimension, or, for
+most `sum`s in a backward, the sum over leading dimensions has no operator to fuse with.
 
 | entry of torch's `op_db` | forward | backward | run by torch | reason |
 |---|---|---|---|---|

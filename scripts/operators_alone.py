@@ -164,7 +164,7 @@ The speed of torch.compile(backend="fourfold") relative to eager mode for functi
 divided by the compiled function's, so 1.1 is 10 % faster than eager. One thread, medians of interleaved calls, torch
 {torch.__version__.partition("+")[0]}, {processor()}. `scripts/operators_alone.py` measures and writes this page.
 
-torch's kernel runs a single operator, unless the operator's program was at least as fast on every measured processor
+A single operator falls back to torch's kernel unless its program was at least as fast on every measured processor
 ([`alone.py`](../python/fourfold/compiler/alone.py)). Compiled functions can still be slower than eager mode. At
 {SIZES[0]:,} elements the call takes longer than the computation. Of {len(large)} rows with at least
 {SIZES[1]:,} elements, {len(low)} are below {FLOOR}: {ranges(low)}.

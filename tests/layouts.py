@@ -67,8 +67,8 @@ def laid_out(
     pairs: list[tuple[Case, torch.dtype]], layouts: Iterable[str] = LAYOUTS
 ) -> list[tuple[Case, torch.dtype, str, str]]:
     """Each case and dtype in each layout on each device, except combinations that can't fail alone: operators that are
-    not elementwise handle layouts before dtypes, and only the dtype's size matters there; on a CPU, whose vectors need
-    not be aligned, only whether it has 16 bits. On a real GPU nothing is left out."""
+    not elementwise handle layouts before dtypes, and only the dtype's size matters there; a CPU, whose vectors need not
+    be aligned, only distinguishes 16 bits from more. On a real GPU nothing is left out."""
     sizes = SIZES if SIMULATED else SIZES_OF_CPUS
     return [
         (case, dtype, layout, device)

@@ -30,10 +30,10 @@ BUILD = ROOT / "build" / "simulated"
 FULL = os.environ.get("FOURFOLD_PROGRAMS", "") == "full"  # compile and run everything, not a part
 DEVICE_CALLS = ("copy_", "get_device_index", "empty_strided", "create_tensor_from_blob")
 # Makes AddressSanitizer call a function before each access; the simulator defines these functions (gpusim/checks.cpp).
-# They refuse null pointers and objects that are too small, too; UBSan's own checks of these double the compilation.
+# They refuse null pointers and accesses beyond an object too. UBSan's own checks of these double the compilation.
 CALLS = ("asan-instrumentation-with-call-threshold=0", "asan-stack=0", "asan-globals=0")
-UNDEFINED = "alignment,bounds,shift,signed-integer-overflow,integer-divide-by-zero,bool,enum"
-CHECKED = ["-DGPUSIM_CHECKED=1", f"-fsanitize=kernel-address,{UNDEFINED}", "-fno-sanitize-recover=all"]
+UNDEFINED = ("-fsanitize=kernel-address,undefined", "-fno-sanitize=null,object-size", "-fno-sanitize-recover=all")
+CHECKED = ["-DGPUSIM_CHECKED=1", *UNDEFINED]
 CHECKED += [word for setting in CALLS for word in ("--param", setting)]
 SANITIZERS = {"none": [], "checked": CHECKED, "thread": ["-fsanitize=thread"]}
 LENDERS = ("gpusim_lend_to_host", "gpusim_metal_lend")

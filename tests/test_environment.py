@@ -82,12 +82,12 @@ def asked(path: Path) -> set[str]:
     """The names for which a file asks os.environ: literals, constants of the file, or loops over either."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     nodes = list(ast.walk(tree))
-    given = {}
+    given: dict[str, list[ast.expr]] = {}
     for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            given[node.targets[0].id] = node.value
+            given.setdefault(node.targets[0].id, []).append(node.value)
         elif isinstance(node, ast.comprehension | ast.For) and isinstance(node.target, ast.Name):
-            given[node.target.id] = node.iter
+            given.setdefault(node.target.id, []).append(node.iter)
     keys = []
     for node in nodes:
         match node:
@@ -95,15 +95,20 @@ def asked(path: Path) -> set[str]:
                 keys.append(node.slice)
             case ast.Call(func=ast.Attribute(value=ast.Attribute(attr="environ"), attr="get" | "setdefault" | "pop")):
                 keys.append(node.args[0])
+            case ast.Call(func=ast.Attribute(attr="getenv")):
+                keys.append(node.args[0])
             case ast.Compare(comparators=[ast.Attribute(attr="environ")]):
                 keys.append(node.left)
-    values = [given.get(key.id, key) if isinstance(key, ast.Name) else key for key in keys]
-    try:
-        read = [ast.literal_eval(value) for value in values]
-    except ValueError:
-        assert path.name == "build_library.py", path  # pyproject.toml's names, which are FOURFOLD_
-        return set()
-    return {name for each in read for name in ([each] if isinstance(each, str) else each)}
+    read: set[str] = set()
+    for key in keys:
+        for value in given.get(key.id, [key]) if isinstance(key, ast.Name) else [key]:
+            try:
+                found = ast.literal_eval(value)
+            except ValueError:  # build_library.py reads pyproject.toml's names, which are FOURFOLD_
+                assert path.name == "build_library.py", f"{path}: write the name out, for this test to read it"
+                continue
+            read |= {found} if isinstance(found, str) else set(found)
+    return read
 
 
 def listed() -> set[str]:

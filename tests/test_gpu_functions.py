@@ -252,11 +252,12 @@ print(nvrtc.installed.obstacle())
 print(nvrtc.installed.compiler.path())
 """
     command = (sys.executable, "-c", code, tmp_path / "site")
-    packaged = fake_nvrtc(tmp_path / "site" / PACKAGED, 12, 8)
-    loaded = fake_nvrtc(tmp_path / "loaded" / "libnvrtc.so.12", 12, 6)
+    packaged = fake_nvrtc(tmp_path / "site" / PACKAGED, 12, 6)
+    loaded = fake_nvrtc(tmp_path / "loaded" / "libnvrtc.so.12", 12, 5)
     assert output_of(*command).splitlines() == ["None", str(packaged)]
     assert output_of(*command, loaded).splitlines() == [
-        "expected NVRTC 12.8 or newer, but found 12.6: pip install 'nvidia-cuda-nvrtc-cu12>=12.8'",
+        f"expected NVRTC 12.6 or newer, but found 12.5 at {loaded}: "
+        "pip install 'nvidia-cuda-nvrtc-cu12>=12.6', and load no older one first",
         str(loaded),
     ]
 

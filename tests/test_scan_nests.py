@@ -87,7 +87,7 @@ LAYOUTS = {
 
 
 def alternating(*choices: Iterable[Any]) -> list[tuple]:
-    """Half of the combinations, as on a chessboard: of three choices and more, any two meet in every combination."""
+    """Half of the combinations, as on a chessboard. Of three lists and more, any two choices still meet."""
     numbered = product(*map(enumerate, choices))
     return [tuple(choice for _, choice in each) for each in numbered if sum(k for k, _ in each) % 2 == 0]
 
@@ -98,7 +98,8 @@ def test_the_interpreters_bits(monkeypatch: pytest.MonkeyPatch, name: str, shape
     check(monkeypatch, CASES[name], shape, reverse, LAYOUTS["contiguous"])
 
 
-@pytest.mark.parametrize(("name", "layout"), alternating(CASES, LAYOUTS))
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", CASES)
 def test_any_layout(monkeypatch: pytest.MonkeyPatch, name: str, layout: str) -> None:
     check(monkeypatch, CASES[name], (6, 40), False, LAYOUTS[layout])
 
@@ -117,9 +118,9 @@ def test_states_of_16_bits_are_rounded_in_every_step(monkeypatch: pytest.MonkeyP
     check(monkeypatch, of(twice, dtype), (33,), False, LAYOUTS["contiguous"], is_nest=False)
 
 
-@pytest.mark.parametrize(("name", "shape"), alternating(CASES, [(), (1,), (1, 1)]))
-def test_numbers(monkeypatch: pytest.MonkeyPatch, name: str, shape: Any) -> None:
-    check(monkeypatch, CASES[name], shape, len(shape) == 1, LAYOUTS["contiguous"])
+@pytest.mark.parametrize(("name", "shape", "reverse"), alternating(CASES, [(), (1,), (1, 1)], [False, True]))
+def test_numbers(monkeypatch: pytest.MonkeyPatch, name: str, shape: Any, reverse: bool) -> None:
+    check(monkeypatch, CASES[name], shape, reverse, LAYOUTS["contiguous"])
 
 
 def driven(v: Tensor, xs: Any) -> Any:

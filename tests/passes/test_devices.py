@@ -141,4 +141,4 @@ def test_printers_are_short() -> None:
         *nest.glob("llvm*.py"),
     ]
     assert len(printers) >= 7
-    assert all(len(path.read_text("utf-8").splitlines()) <= 400 for path in printers)
+    assert not [path.name for path in printers if len(path.read_text("utf-8").splitlines()) > 400]

@@ -13,7 +13,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -239,25 +239,45 @@ def test_metals_language(recorded: list[tuple[str, str]], tmp_path: Path) -> Non
     assert not found, "\n".join(found)
 
 
+HEAD = "fourfold program 1\naxes a=x.0\n"
+DOUBLED = HEAD + "x: {0} = input {0} [a]\ny: {0} = add x x\noutput y {0} [a]\n"
+# Of two conditions that don't change in the loop.
+CHOSEN = HEAD + (
+    "x: float32 = input float32 [a]\nk: boolean = number\nq: boolean = number\ne: float32 = exp x\n"
+    "l: float32 = log x\ns: float32 = where k x e\ny: float32 = where q s l\noutput y float32 [a]\n"
+)
+INDEXED = "volatile int local[{0}]; for (int k = 0; k < {0}; ++k) local[(k * thread_index()) % {0}] = k; store(y_out"
+
+
 def test_what_a_gate_refuses(tmp_path: Path) -> None:
-    """Values in local memory, and a load that is not in the nest."""
+    """Values in local memory, and a load that is not in the nest or is not a vector."""
     compiler, cuobjdump = Nvrtc(backend_tools.nvrtc("13")), backend_tools.cuobjdump()
-    text = (
-        "fourfold program 1\naxes a=x.0\nx: float32 = input float32 [a]\ny: float32 = add x x\noutput y float32 [a]\n"
-    )
-    layout = "grid elements rows=0 lanes=4 copies=2 group=1 each=0 split=0 wide=0:v,v"
-    grid = build(read(text), GridLayout.of(layout))
-    source = cuda.print_file(grid)
 
-    def faults(source: str) -> str:
-        file = tmp_path / "x.cubin"
-        file.write_bytes(compiler.compile(source, "sm_90", "a program"))
-        return grid_bytes.faults(grid, GridLayout.of(layout), file, cuobjdump)
+    def made(text: str, lanes: int, strides: str) -> tuple[str, Callable[[str], str]]:
+        layout = GridLayout.of(f"grid elements rows=0 lanes={lanes} copies=2 group=1 each=0 split=0 wide=0:{strides}")
+        grid = build(read(text), layout)
 
+        def faults(source: str) -> str:
+            file = tmp_path / "x.cubin"
+            file.write_bytes(compiler.compile(source, "sm_90", "a program"))
+            return grid_bytes.faults(grid, layout, file, cuobjdump)
+
+        return cuda.print_file(grid), faults
+
+    def narrow(source: str) -> str:
+        found = re.sub(r"load<4>\((x_data.*?)((?:, valid\w*)?)\);", r"load_strided<4>(\1, 1\2);", source)
+        assert found != source
+        return found
+
+    source, faults = made(DOUBLED.format("float32"), 4, "v,v")
     assert not faults(source)
     more = source.replace("store(y_out", "store(y_out + 4096, load<4>(x_data + 4096)); store(y_out", 1)
     assert "moves" in faults(more)
-    narrow = re.sub(r"load<4>\((x_data.*?)((?:, valid\w*)?)\);", r"load_strided<4>(\1, 1\2);", source)
-    assert narrow != source and "accesses" in faults(narrow)
-    many = "volatile int local[64]; for (int k = 0; k < 64; ++k) local[(k * thread_index()) % 64] = k; store(y_out"
-    assert "stack" in faults(source.replace("store(y_out", many, 1))
+    assert "accesses" in faults(narrow(source))
+    assert "stack" in faults(source.replace("store(y_out", INDEXED.format(64), 1))
+    source, faults = made(CHOSEN, 4, "v,0,0,v")
+    assert not faults(source)
+    assert "accesses" in faults(narrow(source))
+    source, faults = made(DOUBLED.format("float64"), 2, "v,v")
+    assert not faults(source)
+    assert "a stack of 48 bytes" in faults(source.replace("store(y_out", INDEXED.format(12), 1))

@@ -12,7 +12,7 @@ import torch
 from fourfold.devices.runtime_compiler import CompilationError, Installed, RuntimeCompiler, first_library
 
 MAJORS = (13, 12)
-OLDEST = (12, 8)
+OLDEST = (12, 6)  # of the oldest CUDA for which there is a torch 2.10
 # Results equal those of the same operations one by one; division, roots and subnormal numbers are exact by default.
 OPTIONS = ("-std=c++17", "--fmad=false")
 
@@ -72,10 +72,13 @@ def _library() -> str | None:
 
 
 def _outdated(compiler: RuntimeCompiler) -> str | None:
-    oldest, found = (".".join(map(str, version)) for version in (OLDEST, compiler.version))
     if compiler.version >= OLDEST:
         return None
-    return f"expected NVRTC {oldest} or newer, but found {found}: pip install 'nvidia-cuda-nvrtc-cu12>={oldest}'"
+    oldest, found = (".".join(map(str, version)) for version in (OLDEST, compiler.version))
+    return (
+        f"expected NVRTC {oldest} or newer, but found {found} at {compiler.path()}: "
+        f"pip install 'nvidia-cuda-nvrtc-cu12>={oldest}', and load no older one first"
+    )
 
 
 installed = Installed(

@@ -91,7 +91,7 @@ GPUSIM_HOOK(__asan_handle_no_return)() {}
 GPUSIM_HOOK(__asan_before_dynamic_init)(const char*) {}
 GPUSIM_HOOK(__asan_after_dynamic_init)() {}
 
-// UndefinedBehaviorSanitizer's handler for a null pointer or a misaligned address.
+// UndefinedBehaviorSanitizer's handler for a misaligned address.
 namespace gpusim {
 namespace {
 

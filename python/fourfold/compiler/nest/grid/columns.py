@@ -48,7 +48,8 @@ class SumsOfChunks(Columns):
         of_column = self.column_offsets(self.column, {})
         sums = {slot.index: writer.variable(slot.value.type, self.zero(slot), lanes, "total") for slot in self.sums}
         first = writer.index("+", begin, self.part, "first")
-        of_all_rows = Place(of_column, self.is_column)
+        has_rows = self.let("<", first, end, name="has_rows")
+        of_all_rows = Place(of_column, self.both(self.is_column, has_rows))
         self.write([value for value in self.plan.elements(0) if self.is_of_all_rows(value)], [of_all_rows])
         with writer.loop(first, end, PARTS * self.layout.copies, name="at") as at:
             places = [self.place(at, copy, end, of_column) for copy in range(self.layout.copies)]
