@@ -30,9 +30,14 @@ BUILD = ROOT / "build" / "simulated"
 FULL = os.environ.get("FOURFOLD_PROGRAMS", "") == "full"  # compile and run everything, not a part
 DEVICE_CALLS = ("copy_", "get_device_index", "empty_strided", "create_tensor_from_blob")
 # Makes AddressSanitizer call a function before each access; the simulator defines these functions (gpusim/checks.cpp).
-# They refuse null pointers and accesses beyond an object too. UBSan's own checks of these double the compilation.
+# They refuse null pointers and accesses beyond an object too. UBSan's own checks of these, and of addresses that wrap
+# around, double the compilation.
 CALLS = ("asan-instrumentation-with-call-threshold=0", "asan-stack=0", "asan-globals=0")
-UNDEFINED = ("-fsanitize=kernel-address,undefined", "-fno-sanitize=null,object-size", "-fno-sanitize-recover=all")
+UNDEFINED = (
+    "-fsanitize=kernel-address,undefined",
+    "-fno-sanitize=null,object-size,pointer-overflow",
+    "-fno-sanitize-recover=all",
+)
 CHECKED = ["-DGPUSIM_CHECKED=1", *UNDEFINED]
 CHECKED += [word for setting in CALLS for word in ("--param", setting)]
 SANITIZERS = {"none": [], "checked": CHECKED, "thread": ["-fsanitize=thread"]}
