@@ -16,7 +16,7 @@ from benchmarks.functions import FUNCTIONS, Function, gelu_tanh, width
 from benchmarks.other_functions import OTHERS
 from benchmarks.problem import FLOAT32, Candidate, Contender, Problem, Rate, largest_error
 from benchmarks.request import Request
-from benchmarks.targets import AOT_EAGER, BACKENDS, BOTH, NO_GRAD, OURS
+from benchmarks.targets import AOT_EAGER, BACKENDS, BOTH, COLD, NO_GRAD, OURS
 
 ORDINARY = f"{OURS}, ordinary numbers"
 ELEMENTS = (10**3, 10**5, 10**6, 10**7)
@@ -158,7 +158,7 @@ def problem(function: Function, count: int, views: Sequence[View] = (), device: 
         rate=Rate("GB/s", lambda seconds: moved / seconds / 1e9) if on_gpu else None,
         rounding=ROUNDINGS * FLOAT32.unit,
         distance=distance,
-        phases=(NO_GRAD, BOTH) if taking else (NO_GRAD,),
+        phases=((COLD,) if on_gpu else ()) + ((NO_GRAD, BOTH) if taking else (NO_GRAD,)),
         gradients=tuple(torch.randn(y.shape, generator=generator).to(device) for y in outputs) if taking else (),
         works=("every function of 1,000 elements",) if count == FEW and not on_gpu else many,
         kind=function.name,
@@ -167,9 +167,15 @@ def problem(function: Function, count: int, views: Sequence[View] = (), device: 
 
 def copied(moved: int, problem: Problem) -> Problem:
     """A copy that moves as many bytes as the function reads and writes, without what it saves for the backward."""
-    source = torch.zeros(moved // 8, device=problem.device)  # float32
+    source = torch.randn(moved // 8, device=problem.device)  # float32
     return dataclasses.replace(
-        problem, title=COPY, inputs=(source,), parameters=(), gradients=(), phases=(NO_GRAD,), definition=lambda x: (x,)
+        problem,
+        title=COPY,
+        inputs=(source,),
+        parameters=(),
+        gradients=(),
+        phases=(COLD, NO_GRAD),
+        definition=lambda x: (x,),
     )
 
 

@@ -171,7 +171,7 @@ targets =
   large activations and masks | plain PyTorch | | no grad ≥ 0.95, both ≥ 0.95
   large activations and masks | fourfold, ordinary numbers | | no grad ≥ 1/1.2, both ≥ 1/1.2
   functions of 10 million elements on a GPU | torch.compile (Inductor) | | no grad ≥ 1, both ≥ 1
-  functions of 10 million elements on a GPU | copy_ of as many bytes | | no grad ≥ 0.95
+  functions of 10 million elements on a GPU | copy_ of as many bytes | | cold ≥ 0.95, no grad ≥ 0.95
 
 [cold]
 title = first calls in fresh processes
@@ -226,9 +226,10 @@ targets =
 [sweep]
 title = LSTM and GRU at random sizes
 times = LSTM and GRU at 200 random points of steps, batch, sizes, dtype, direction, threads and training, drawn from a
-  seed; lists each that is slower. `--first` and `--points` select a part. Not in `all`
+  seed; on a GPU of larger sizes, with and without CUDA graphs; lists each that is slower. `--first` and `--points`
+  select a part. Not in `all`
 against = torch.nn's layers with the same weights
-options = --first --points --seed ${on_cpu}
+options = --first --points --seed ${on_gpu}
 example = --first 51 --points 50
 in_all = no
 targets =

@@ -3,8 +3,8 @@
 //
 // The 8 warps of a block split the depth of the product: each multiplies its part of the rows by its part of the
 // weights; the sums are combined in shared memory, where one thread per row and unit applies the cell. Blocks pass
-// values (h, or the gradient of the gates) to each other through the tensors that the layer returns or saves anyway, as
-// device.cuh explains. Each step has its own rows there, so nothing is overwritten while other blocks may read it. A
+// values (h, or the gradient of the gates) to each other through the tensors that the layer returns or saves anyway, or
+// through padded copies if the hidden size isn't a multiple of 8, as device.cuh explains. Each step has its own rows there, so nothing is overwritten while other blocks may read it. A
 // step's other inputs are loaded before it waits.
 #pragma once
 
@@ -17,52 +17,8 @@
 
 namespace fourfold::gpu {
 
-template <typename T>
-struct PersistentForward {
-  Sequence sequence;
-  const T* weights;  // (gates * hidden_size, hidden_size)
-  int64_t leading_dim;
-  const T* bias;        // (gates * hidden_size) of the recurrent part, or null
-  const T* projection;  // (rows, gates * hidden_size)
-  T* kept;              // (rows, kept * hidden_size), or null
-  T* cells;             // (rows, hidden_size), or null
-  T* output;            // (rows, hidden_size), filled with unwritten words
-  const T* h_0;         // (batch, hidden_size), like the next ones; aligned to 16 bytes
-  const T* state_0;     // c_0, or h_0 if the cell has no c
-  T* c_n;               // or null
-
-  // The same for the rows from there on.
-  PersistentForward from_row(int64_t row) const {
-    PersistentForward job = *this;
-    for (const T** state : {&job.h_0, &job.state_0}) *state = at(*state, row * sequence.hidden_size);
-    job.c_n = at(c_n, row * sequence.hidden_size);
-    return job;
-  }
-};
-
-template <typename T>
-struct PersistentBackward {
-  Sequence sequence;
-  const T* weights;
-  int64_t leading_dim;
-  const T* kept;
-  const T* states;  // (rows, hidden_size) after each step: cells, or output if the cell has no c
-  const T* state_0;
-  const T* grad_output;  // or null
-  const T* grad_h_n;     // or null
-  const T* grad_c_n;     // or null
-  T* grad_gates;         // (rows, grads * hidden_size), filled with unwritten words
-  bool need_states;      // whether to write the next two
-  T* grad_h_0;
-  T* grad_c_0;  // null if the cell has no c
-
-  PersistentBackward from_row(int64_t row) const {
-    PersistentBackward job = *this;
-    for (const T** state : {&job.state_0, &job.grad_h_n, &job.grad_c_n}) *state = at(*state, row * sequence.hidden_size);
-    for (T** state : {&job.grad_h_0, &job.grad_c_0}) *state = at(*state, row * sequence.hidden_size);
-    return job;
-  }
-};
+// Whether the kernels support padded units, by the depth of each of their warps for one gate: 64 is 512 units.
+constexpr bool may_be_padded(int depth_of_warp) { return depth_of_warp <= 64; }
 
 // What a thread's elements of a step read besides the product; converted only when it is used, since a conversion would
 // wait for the load.
@@ -71,7 +27,7 @@ struct ForwardInputs {
   Values<T, Cell::gates> projection[values_per_thread];
   bool restarts[values_per_thread];
 
-  FOURFOLD_FN void load(const PersistentForward<T>& job, const Part& part, const Step& step) {
+  FOURFOLD_FN void load(const SequenceForward<T>& job, const Part& part, const Step& step) {
     const int size = job.sequence.hidden_size;
 #pragma unroll
     for (int n = 0; n < values_per_thread; ++n) {
@@ -85,7 +41,7 @@ struct ForwardInputs {
 };
 
 template <typename Cell, typename T>
-FOURFOLD_FN void finish_forward(const PersistentForward<T>& job, const Part& part, const Step& step,
+FOURFOLD_FN void finish_forward(const SequenceForward<T>& job, const Part& part, const Step& step,
                                 const float* sums, const Values<float, Cell::gates>& bias, const ForwardInputs<Cell, T>& inputs,
                                 State& state) {
   constexpr int gates = Cell::gates;
@@ -107,8 +63,10 @@ FOURFOLD_FN void finish_forward(const PersistentForward<T>& job, const Part& par
       state.v[n] = next.state;
     }
     const int64_t row = step.first + e.row;
-    pass_on(job.output + row * size, e, next.h, there);
-    if (!there || job.kept == nullptr) continue;
+    pass_on(part.is_padded ? job.passed_on + row * job.sequence.padded_size : job.output + row * size, e, next.h, step);
+    if (!there) continue;
+    if (part.is_padded && job.passed_on != job.output) job.output[row * size + e.unit] = static_cast<T>(next.h);
+    if (job.kept == nullptr) continue;
     if (Cell::has_c) job.cells[row * size + e.unit] = static_cast<T>(next.state);
     for (int k = 0; k < Cell::kept; ++k) {
       job.kept[(row * Cell::kept + k) * size + e.unit] = static_cast<T>(next.kept.v[k]);
@@ -117,28 +75,32 @@ FOURFOLD_FN void finish_forward(const PersistentForward<T>& job, const Part& par
 }
 
 template <typename Cell, typename T, Rounding rounding, int chunks>
-__global__ void __launch_bounds__(persistent_threads, 1) persistent_forward(PersistentForward<T> job) {
+__global__ void __launch_bounds__(persistent_threads, 1) persistent_forward(SequenceForward<T> job) {
   if constexpr (!tile_products_here) return;
   constexpr int gates = Cell::gates;
   const Sequence& sequence = job.sequence;
   const int size = sequence.hidden_size;
+  constexpr bool is_padded = may_be_padded(chunks * chunk_depth<T>);
+  const int padded = is_padded ? sequence.padded_size : size;
   const int lane = static_cast<int>(threadIdx.x) % group_size;
   const int first_k = static_cast<int>(threadIdx.x) / group_size * chunks * chunk_depth<T>;
   const int slot_k = first_k + lane % 4 * slot_size<T>;
   const Sums sums(sequence, gates);
-  const Part part = Part::of_block(sequence);
+  const Part part = Part::of_block(sequence, is_padded);
 
   Slot weights[chunks][gates] = {};
 #pragma unroll
   for (int chunk = 0; chunk < chunks; ++chunk) {
     const int k = slot_k + chunk * chunk_depth<T>;
     const int64_t unit = part.first_unit + lane / 4;
-    for (int g = 0; g < gates && k < size; ++g) {
-      weights[chunk][g] = gather_slot(job.weights + (g * size + unit) * job.leading_dim + k, 1);
+    for (int g = 0; g < gates && k < size && (!is_padded || unit < size); ++g) {
+      weights[chunk][g] = gather_slot(job.weights + (g * size + unit) * job.leading_dim + k, 1, is_padded ? size - k : slot_size<T>);
     }
   }
-  Values<float, gates> bias;
-  for (int g = 0; g < gates; ++g) bias.v[g] = read_or_zero<float>(job.bias, g * size + Element::of_thread(part, 0).unit);
+  Values<float, gates> bias{};
+  const Element first = Element::of_thread(part, 0);
+  for (int g = 0; g < gates && first.has_unit; ++g) bias.v[g] = read_or_zero<float>(job.bias, g * size + first.unit);
+  const T* const passed_on = is_padded ? job.passed_on : job.output;
   State state;
   state.load(sequence, part, job.state_0);
 
@@ -147,13 +109,13 @@ __global__ void __launch_bounds__(persistent_threads, 1) persistent_forward(Pers
   ForwardInputs<Cell, T> inputs;
   inputs.load(job, part, step);
   for (int s = 0; s < sequence.time; ++s) {
-    multiply_rows<T, rounding>(sums.of_step(s), sequence.row_tiles, slot_k, size, weights, [&](int tile) {
+    multiply_rows<T, rounding>(sums.of_step(s), sequence.row_tiles, slot_k, padded, weights, [&](int tile) {
       Rows<T> rows{};
       for (int side = 0; side < 2; ++side) {
         const int row = part.first_row + tile * row_tile + side * 8 + lane / 4;
         if (row >= step.active || step.restarts(sequence, row)) continue;
         rows.awaited[side] = row < before.active;
-        rows.at[side] = rows.awaited[side] ? job.output + (before.first + row) * size : job.h_0 + int64_t(row) * size;
+        rows.at[side] = rows.awaited[side] ? passed_on + (before.first + row) * padded : job.h_0 + int64_t(row) * padded;
       }
       return rows;
     });
@@ -178,7 +140,7 @@ struct BackwardInputs {
   bool restarts[values_per_thread];
 
   // before_step: the previous step of the sequence.
-  FOURFOLD_FN void load(const PersistentBackward<T>& job, const Part& part, const Step& step, const Step& before_step) {
+  FOURFOLD_FN void load(const SequenceBackward<T>& job, const Part& part, const Step& step, const Step& before_step) {
     const int size = job.sequence.hidden_size;
 #pragma unroll
     for (int n = 0; n < values_per_thread; ++n) {
@@ -197,7 +159,7 @@ struct BackwardInputs {
 };
 
 template <typename Cell, typename T>
-FOURFOLD_FN void gradients_of_gates(const PersistentBackward<T>& job, const Part& part, const Step& step,
+FOURFOLD_FN void gradients_of_gates(const SequenceBackward<T>& job, const Part& part, const Step& step,
                                     const BackwardInputs<Cell, T>& inputs, const State& grad_h, State& grad_state) {
   const int size = job.sequence.hidden_size;
 #pragma unroll
@@ -216,30 +178,38 @@ FOURFOLD_FN void gradients_of_gates(const PersistentBackward<T>& job, const Part
       gates = result.gates;
     }
     for (int g = 0; g < Cell::grads; ++g) {
-      pass_on(job.grad_gates + ((step.first + e.row) * Cell::grads + g) * size, e, gates.v[g], there);
+      const int64_t row = (step.first + e.row) * Cell::grads + g;
+      pass_on(part.is_padded ? job.passed_on + row * job.sequence.padded_size : job.grad_gates + row * size, e, gates.v[g], step);
+      if (part.is_padded && there && job.passed_on != job.grad_gates) job.grad_gates[row * size + e.unit] = static_cast<T>(gates.v[g]);
     }
   }
 }
 
 template <typename Cell, typename T, Rounding rounding, int chunks>
-__global__ void __launch_bounds__(persistent_threads, 1) persistent_backward(PersistentBackward<T> job) {
+__global__ void __launch_bounds__(persistent_threads, 1) persistent_backward(SequenceBackward<T> job) {
   if constexpr (!tile_products_here) return;
   const Sequence& sequence = job.sequence;
   const int size = sequence.hidden_size;
-  const int depth = Cell::gates * size;
+  constexpr bool is_padded = may_be_padded(chunks * chunk_depth<T> / Cell::gates);
+  const int padded = is_padded ? sequence.padded_size : size;
+  const int depth = Cell::gates * padded;
   const int lane = static_cast<int>(threadIdx.x) % group_size;
   const int first_k = static_cast<int>(threadIdx.x) / group_size * chunks * chunk_depth<T>;
   const int slot_k = first_k + lane % 4 * slot_size<T>;
   const Sums sums(sequence, 1);
-  const Part part = Part::of_block(sequence);
+  const Part part = Part::of_block(sequence, is_padded);
 
   Slot weights[chunks][1] = {};
 #pragma unroll
   for (int chunk = 0; chunk < chunks; ++chunk) {
     const int64_t k = slot_k + chunk * chunk_depth<T>;
     const int64_t unit = part.first_unit + lane / 4;
-    if (k < depth) weights[chunk][0] = gather_slot(job.weights + k * job.leading_dim + unit, job.leading_dim);
+    if (k >= depth || (is_padded && unit >= size)) continue;
+    const int64_t row = is_padded ? k / padded * size + k % padded : k;  // of the weights
+    const int count = is_padded ? size - static_cast<int>(k % padded) : slot_size<T>;
+    weights[chunk][0] = gather_slot(job.weights + row * job.leading_dim + unit, job.leading_dim, count);
   }
+  const T* const passed_on = is_padded ? job.passed_on : job.grad_gates;
   State grad_h;
   State grad_state;
   grad_h.load(sequence, part, job.grad_h_n);
@@ -264,7 +234,7 @@ __global__ void __launch_bounds__(persistent_threads, 1) persistent_backward(Per
         if (row >= step.active) continue;
         rows.awaited[side] = true;
         // The last slots belong to the recurrent part.
-        rows.at[side] = job.grad_gates + ((step.first + row) * Cell::grads + Cell::grads - Cell::gates) * size;
+        rows.at[side] = passed_on + ((step.first + row) * Cell::grads + Cell::grads - Cell::gates) * padded;
       }
       return rows;
     });
@@ -292,11 +262,11 @@ __global__ void __launch_bounds__(persistent_threads, 1) persistent_backward(Per
 // On an H100 two launches of LSTMs of 512 units take half the time of a launch per step, three of 1024 units as long.
 constexpr int64_t most_launches = 2;
 
-// Cooperative launches of all rows, or false. passed_on: the memory through which blocks pass values to each other.
+// Cooperative launches of all rows, or false. bytes: of the memory through which blocks pass values to each other.
 template <typename Job>
-bool launch_persistent(const RecurrentLayer& layer, void (*kernel)(Job), Job job, int columns, void* passed_on, int64_t bytes) {
+bool launch_persistent(const RecurrentLayer& layer, void (*kernel)(Job), Job job, int columns, int64_t bytes) {
   const Place place = layer.place;
-  const int64_t blocks = layer.hidden_size / block_units;  // for each most_rows rows
+  const int64_t blocks = job.sequence.padded_size / block_units;  // for each most_rows rows
   const int64_t parts = (layer.batch + most_rows - 1) / most_rows;
   Grid grid{0, persistent_threads};
   // The number of these parts that one launch computes.
@@ -320,7 +290,7 @@ bool launch_persistent(const RecurrentLayer& layer, void (*kernel)(Job), Job job
       at_once = with_one;
     }
   }
-  fill(place, passed_on, unwritten_byte, static_cast<size_t>(bytes));
+  fill(place, job.passed_on, unwritten_byte, static_cast<size_t>(bytes));
   for (int64_t row = 0; row < layer.batch; row += at_once * most_rows) {
     const int64_t rows = std::min(layer.batch - row, at_once * most_rows);
     Job part = job.from_row(row);

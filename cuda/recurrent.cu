@@ -5,62 +5,107 @@
 
 namespace fourfold::gpu {
 
-std::optional<Sequence> as_sequence(const RecurrentLayer& layer) {
-  constexpr int64_t most = std::numeric_limits<int>::max();
-  // 16-byte slots begin at multiples of 8 values, and a block has 8 units. A single step is not worth it.
-  const int64_t most_rows_of_all = most_batch * (layer.offsets == nullptr ? most_launches : 1);
-  const bool fits = layer.batch >= 1 && layer.batch <= most_rows_of_all && layer.hidden_size >= block_units &&
-                    layer.hidden_size % block_units == 0 && layer.hidden_size <= most && layer.time >= 2 &&
-                    layer.time <= most;
-  if (!fits || !limits(layer.place).tile_products) return std::nullopt;
+namespace {
+
+Sequence sequence_of(const RecurrentLayer& layer) {
   Sequence sequence{
       .time = static_cast<int>(layer.time),
       .batch = static_cast<int>(layer.batch),
       .hidden_size = static_cast<int>(layer.hidden_size),
+      .padded_size = static_cast<int>(padded_size(layer)),
       .row_tiles = static_cast<int>((std::min<int64_t>(layer.batch, most_rows) + row_tile - 1) / row_tile),
       .reverse = layer.reverse,
       .has_two_sums = false,
+      .is_packed = layer.offsets != nullptr,
       .reset = resets_of(layer),
       .rows = first_row(layer, layer.time),
       .first_row = 0,
       .other_rows = 0,
       .lengths = {},
   };
-  if (layer.offsets == nullptr) std::fill_n(sequence.lengths, most_batch, sequence.time);
-  for (int64_t t = layer.time; layer.offsets != nullptr && t-- > 0;) {
+  if (!sequence.is_packed) std::fill_n(sequence.lengths, most_batch, sequence.time);
+  for (int64_t t = layer.time; sequence.is_packed && t-- > 0;) {
     const int64_t ending = t + 1 < layer.time ? active_rows(layer, t + 1) : 0;
     for (int64_t row = ending; row < active_rows(layer, t); ++row) sequence.lengths[row] = static_cast<int>(t + 1);
   }
   return sequence;
 }
 
-bool wants_persistent() {
+bool fits_ints(const RecurrentLayer& layer) {
+  constexpr int64_t most = std::numeric_limits<int>::max();
+  return padded_size(layer) <= most && layer.time <= most && layer.batch <= most;
+}
+
+}  // namespace
+
+std::optional<Sequence> as_sequence(const RecurrentLayer& layer) {
+  // A single step is not worth it.
+  const int64_t most_rows_of_all = most_batch * (layer.offsets == nullptr ? most_launches : 1);
+  const bool fits = layer.batch >= 1 && layer.batch <= most_rows_of_all && layer.hidden_size >= 1 && layer.time >= 2;
+  if (!fits || !fits_ints(layer) || !limits(layer.place).tile_products) return std::nullopt;
+  return sequence_of(layer);
+}
+
+std::optional<Sequence> as_block_sequence(const RecurrentLayer& layer) {
+  const bool fits = layer.batch >= 1 && (layer.offsets == nullptr || layer.batch <= most_batch) && layer.hidden_size >= 1 &&
+                    layer.hidden_size <= most_block_size && layer.time >= 1;
+  if (!fits || !fits_ints(layer)) return std::nullopt;
+  return sequence_of(layer);
+}
+
+bool wants(Path wanted) {
   const Path path = forced_path();
-  return path != Path::step && path != Path::vendor;
+  return path == wanted || path == Path::chosen || path == Path::fused;
 }
 
 void expect_choice(const RecurrentLayer& layer) {
+  if (forced_path() == Path::block) {
+    fail("fourfold: expected a layer that one block computes, because FOURFOLD_GPU_PATH=block is set, but got ",
+         layer.time, " steps, batch ", layer.batch, " and hidden_size ", layer.hidden_size,
+         "; that needs 1 step or more, 16 or 32 bits, and a hidden_size of at most ", most_block_size,
+         ", and of a packed sequence a batch of at most ", most_batch, "; otherwise unset the variable");
+  }
   if (forced_path() != Path::persistent) return;
   fail("fourfold: expected a layer that runs in one or two launches, because FOURFOLD_GPU_PATH=persistent is set, but got ",
        layer.time, " steps, batch ", layer.batch, " and hidden_size ", layer.hidden_size,
-       "; that needs 2 steps or more, a hidden_size that is a multiple of ", block_units,
-       ", 16 or 32 bits, and a GPU that holds hidden_size / ", block_units, " blocks for each ", most_rows,
+       "; that needs 2 steps or more, 16 or 32 bits, and a GPU that holds hidden_size / ", block_units, " blocks for each ", most_rows,
        " rows at once, for all rows of a packed sequence or half of the others, at most ", most_batch,
        "; otherwise unset the variable");
 }
+
+namespace {
+
+// to (rows, to_columns) = from (rows, from_columns), with zeros in the additional columns.
+template <typename T>
+__global__ void __launch_bounds__(step_threads) pad_kernel(int64_t rows, int64_t to_columns, int64_t from_columns, T* to, const T* from) {
+  const int64_t at = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
+  if (at >= rows * to_columns) return;
+  const int64_t row = at / to_columns, column = at % to_columns;
+  to[at] = column < from_columns ? from[row * from_columns + column] : T(0);
+}
+
+}  // namespace
 
 Aligned aligned_h_0(const RecurrentForward& job) {
   const RecurrentLayer& layer = job.layer;
   constexpr uintptr_t slot_bytes = 16;
   const void* h_0 = job.h_0;
-  if (reinterpret_cast<uintptr_t>(h_0) % slot_bytes == 0) return {h_0, std::nullopt};
-  const Tensor own = empty(layer.place, {layer.batch, layer.hidden_size}, dtype_of(layer.kind));
+  const int64_t padded = padded_size(layer);
+  if (padded == layer.hidden_size && reinterpret_cast<uintptr_t>(h_0) % slot_bytes == 0) return {h_0, std::nullopt};
+  const Tensor own = empty(layer.place, {layer.batch, padded}, dtype_of(layer.kind));
   visit_floating(layer.kind, [&](auto type) {
     using T = typename decltype(type)::type;
-    const auto bytes = static_cast<size_t>(layer.batch * layer.hidden_size) * sizeof(T);
-    copy(layer.place, out_data(own), h_0, bytes);
+    launch(layer.place, {unit_blocks(layer.batch, padded), step_threads}, pad_kernel<T>, layer.batch, padded,
+           layer.hidden_size, static_cast<T*>(out_data(own)), static_cast<const T*>(h_0));
   });
   return {data_of(own), own};
+}
+
+PassedOn passed_on(const RecurrentLayer& layer, int values, void* result) {
+  const int64_t padded = padded_size(layer);
+  if (padded == layer.hidden_size) return {result, std::nullopt};
+  const Tensor own = empty(layer.place, {first_row(layer, layer.time), values * padded}, dtype_of(layer.kind));
+  return {out_data(own), own};
 }
 
 Tensor empty_state(const RecurrentLayer& layer) {

@@ -1,11 +1,13 @@
-// The kernels of a recurrent layer for any Cell: one or two launches for the whole sequence if it fits the device,
-// otherwise one or two launches per step. The input's part of the gates, and the gradients that follow from the gates', are torch's
+// The kernels of a recurrent layer for any Cell: one launch for the whole sequence if a block holds the weights, one or two
+// if the device does, otherwise one or two launches per step. The input's part of the gates, and the gradients that follow from the gates', are torch's
 // products.
 #pragma once
 
 #include <algorithm>
 #include <optional>
 
+#include "one_block.cuh"
+#include "ops/path.h"
 #include "ops/recurrent_products.h"
 #include "persistent.cuh"
 #include "step.cuh"
@@ -203,16 +205,30 @@ class PlainBackward {
   V* grad_state_;
 };
 
-// The sequence as an argument of the persistent kernels; empty if they don't support it.
+// The sequence as an argument of the persistent kernels, and of those of one_block.cuh; empty if they don't support it.
 std::optional<Sequence> as_sequence(const RecurrentLayer& layer);
+std::optional<Sequence> as_block_sequence(const RecurrentLayer& layer);
 
-// h_0 (batch, hidden_size), aligned to slots: the user's tensor, or a copy, which the caller must keep.
+inline int64_t padded_size(const RecurrentLayer& layer) {
+  return (layer.hidden_size + block_units - 1) / block_units * block_units;
+}
+
+// h_0 (batch, padded_size), aligned to slots: the user's tensor, or a copy, which the caller must keep.
 struct Aligned {
   const void* data;
   OptionalTensor copy;
 };
 
 Aligned aligned_h_0(const RecurrentForward& job);
+
+// The memory (rows, values * padded_size) through which blocks pass values to each other: the result itself if it has no
+// padding, or memory that the caller must keep.
+struct PassedOn {
+  void* data;
+  OptionalTensor own;
+};
+
+PassedOn passed_on(const RecurrentLayer& layer, int values, void* result);
 
 // The numbers of chunks of the depth that a warp can hold in registers, for each of which there is a kernel.
 template <int... counts>
@@ -263,12 +279,10 @@ bool with_variant(bool allow_tf32, const F& f) {
 }
 
 template <typename Cell, typename T>
-bool run_persistent(const RecurrentForward& job, const Tensor& projection) {
-  const std::optional<Sequence> sequence = as_sequence(job.layer);
-  if (!sequence) return false;
-  const Aligned h_0 = aligned_h_0(job);
-  const PersistentForward<T> persistent{
-      .sequence = *sequence,
+SequenceForward<T> job_of(const RecurrentForward& job, const Sequence& sequence, const void* h_0, const Tensor& projection,
+                          void* passed_on) {
+  return {
+      .sequence = sequence,
       .weights = static_cast<const T*>(job.layer.weight_hh),
       .leading_dim = job.layer.weight_hh_leading_dim,
       .bias = static_cast<const T*>(job.layer.bias_hh),
@@ -276,25 +290,18 @@ bool run_persistent(const RecurrentForward& job, const Tensor& projection) {
       .kept = static_cast<T*>(job.kept),
       .cells = static_cast<T*>(job.cells),
       .output = static_cast<T*>(job.output),
-      .h_0 = static_cast<const T*>(h_0.data),
+      .passed_on = static_cast<T*>(passed_on),
+      .h_0 = static_cast<const T*>(h_0),
       .state_0 = static_cast<const T*>(Cell::has_c ? job.c_0 : job.h_0),
       .c_n = static_cast<T*>(job.c_n),
   };
-  return with_variant<Cell, T>(job.layer.allow_tf32, [&](auto rounding, auto list, auto) {
-    return decltype(list)::visit(sequence->hidden_size, chunk_depth<T>, [&](auto chunks) {
-      const auto kernel = persistent_forward<Cell, T, decltype(rounding)::value, decltype(chunks)::value>;
-      const int64_t bytes = sequence->rows * sequence->hidden_size * static_cast<int64_t>(sizeof(T));
-      return launch_persistent(job.layer, kernel, persistent, Cell::gates, job.output, bytes);
-    });
-  });
 }
 
 template <typename Cell, typename T>
-bool run_persistent(const RecurrentBackward& job, const Tensor& grad_gates) {
-  const std::optional<Sequence> sequence = as_sequence(job.layer);
-  if (!sequence) return false;
-  const PersistentBackward<T> persistent{
-      .sequence = *sequence,
+SequenceBackward<T> job_of(const RecurrentBackward& job, const Sequence& sequence, const Tensor& grad_gates,
+                           void* passed_on) {
+  return {
+      .sequence = sequence,
       .weights = static_cast<const T*>(job.layer.weight_hh),
       .leading_dim = job.layer.weight_hh_leading_dim,
       .kept = static_cast<const T*>(job.kept),
@@ -304,21 +311,80 @@ bool run_persistent(const RecurrentBackward& job, const Tensor& grad_gates) {
       .grad_h_n = static_cast<const T*>(job.grad_h_n),
       .grad_c_n = static_cast<const T*>(job.grad_c_n),
       .grad_gates = static_cast<T*>(out_data(grad_gates)),
+      .passed_on = static_cast<T*>(passed_on),
       .need_states = job.need_states,
       .grad_h_0 = static_cast<T*>(job.grad_h_0),
       .grad_c_0 = static_cast<T*>(job.grad_c_0),
   };
-  return with_variant<Cell, T>(job.layer.allow_tf32, [&](auto rounding, auto, auto list) {
-    return decltype(list)::visit(Cell::gates * sequence->hidden_size, chunk_depth<T>, [&](auto chunks) {
-      const auto kernel = persistent_backward<Cell, T, decltype(rounding)::value, decltype(chunks)::value>;
-      const int64_t bytes = sequence->rows * Cell::grads * sequence->hidden_size * static_cast<int64_t>(sizeof(T));
-      return launch_persistent(job.layer, kernel, persistent, 1, persistent.grad_gates, bytes);
+}
+
+template <typename Cell, typename T>
+bool run_persistent(const RecurrentForward& job, const Tensor& projection) {
+  const std::optional<Sequence> sequence = as_sequence(job.layer);
+  if (!sequence) return false;
+  const Aligned h_0 = aligned_h_0(job);
+  const PassedOn memory = passed_on(job.layer, 1, job.output);
+  const SequenceForward<T> persistent = job_of<Cell, T>(job, *sequence, h_0.data, projection, memory.data);
+  return with_variant<Cell, T>(job.layer.allow_tf32, [&](auto rounding, auto list, auto) {
+    return decltype(list)::visit(sequence->padded_size, chunk_depth<T>, [&](auto chunks) {
+      if (memory.own && !may_be_padded(decltype(chunks)::value * chunk_depth<T>)) return false;
+      const auto kernel = persistent_forward<Cell, T, decltype(rounding)::value, decltype(chunks)::value>;
+      const int64_t bytes = sequence->rows * sequence->padded_size * static_cast<int64_t>(sizeof(T));
+      return launch_persistent(job.layer, kernel, persistent, Cell::gates, bytes);
     });
   });
 }
 
-// Whether to try the persistent kernels; and an error if they are forced but unsupported.
-bool wants_persistent();
+template <typename Cell, typename T>
+bool run_persistent(const RecurrentBackward& job, const Tensor& grad_gates) {
+  const std::optional<Sequence> sequence = as_sequence(job.layer);
+  if (!sequence) return false;
+  const PassedOn memory = passed_on(job.layer, Cell::grads, out_data(grad_gates));
+  const SequenceBackward<T> persistent = job_of<Cell, T>(job, *sequence, grad_gates, memory.data);
+  return with_variant<Cell, T>(job.layer.allow_tf32, [&](auto rounding, auto, auto list) {
+    return decltype(list)::visit(Cell::gates * sequence->padded_size, chunk_depth<T>, [&](auto chunks) {
+      if (memory.own && !may_be_padded(decltype(chunks)::value * chunk_depth<T> / Cell::gates)) return false;
+      const auto kernel = persistent_backward<Cell, T, decltype(rounding)::value, decltype(chunks)::value>;
+      const int64_t bytes = sequence->rows * Cell::grads * sequence->padded_size * static_cast<int64_t>(sizeof(T));
+      return launch_persistent(job.layer, kernel, persistent, 1, bytes);
+    });
+  });
+}
+
+// Calls f(std::integral_constant<int, n>()) for the first n chunks that cover the layer's units, at most most_block_chunks.
+template <typename F>
+void with_block_chunks(int size, const F& f) {
+  if (size <= 2 * block_chunk) return f(std::integral_constant<int, 2>());
+  if (size <= 4 * block_chunk) return f(std::integral_constant<int, 4>());
+  f(std::integral_constant<int, most_block_chunks>());
+}
+
+template <typename Cell, typename T>
+bool run_in_blocks(const RecurrentForward& job, const Tensor& projection) {
+  const std::optional<Sequence> sequence = as_block_sequence(job.layer);
+  if (!sequence) return false;
+  const SequenceForward<T> blocks = job_of<Cell, T>(job, *sequence, job.h_0, projection, nullptr);
+  with_block_chunks(sequence->hidden_size, [&](auto count) {
+    constexpr int chunks = decltype(count)::value;
+    launch_blocks(job.layer, one_block_forward<Cell, T, chunks>, blocks, shared_step<1, chunks>);
+  });
+  return true;
+}
+
+template <typename Cell, typename T>
+bool run_in_blocks(const RecurrentBackward& job, const Tensor& grad_gates) {
+  const std::optional<Sequence> sequence = as_block_sequence(job.layer);
+  if (!sequence) return false;
+  const SequenceBackward<T> blocks = job_of<Cell, T>(job, *sequence, grad_gates, nullptr);
+  with_block_chunks(sequence->hidden_size, [&](auto count) {
+    constexpr int chunks = decltype(count)::value;
+    launch_blocks(job.layer, one_block_backward<Cell, T, chunks>, blocks, shared_step<Cell::gates, chunks>);
+  });
+  return true;
+}
+
+// Whether to try these kernels; and an error if some are forced but unsupported.
+bool wants(Path path);
 void expect_choice(const RecurrentLayer& layer);
 
 template <typename Cell>
@@ -326,10 +392,12 @@ void recurrent_forward(const RecurrentForward& job) {
   const Tensor projection = input_projection(job, Cell::gates);
   visit_floating(job.layer.kind, [&](auto type) {
     using T = typename decltype(type)::type;
-    bool done = false;
-    if constexpr (!std::is_same_v<T, double>) done = wants_persistent() && run_persistent<Cell, T>(job, projection);
-    if (!done) expect_choice(job.layer);
-    if (!done) PlainForward<Cell, T>(job, projection).run();
+    if constexpr (!std::is_same_v<T, double>) {
+      if (wants(Path::block) && run_in_blocks<Cell, T>(job, projection)) return;
+      if (wants(Path::persistent) && run_persistent<Cell, T>(job, projection)) return;
+    }
+    expect_choice(job.layer);
+    PlainForward<Cell, T>(job, projection).run();
   });
   copy_final_h(job);
 }
@@ -341,10 +409,12 @@ void recurrent_backward(const RecurrentBackward& job) {
   const Tensor grad_gates = empty(layer.place, {rows, Cell::grads * layer.hidden_size}, dtype_of(layer.kind));
   visit_floating(layer.kind, [&](auto type) {
     using T = typename decltype(type)::type;
-    bool done = false;
-    if constexpr (!std::is_same_v<T, double>) done = wants_persistent() && run_persistent<Cell, T>(job, grad_gates);
-    if (!done) expect_choice(layer);
-    if (!done) PlainBackward<Cell, T>(job, grad_gates).run();
+    if constexpr (!std::is_same_v<T, double>) {
+      if (wants(Path::block) && run_in_blocks<Cell, T>(job, grad_gates)) return;
+      if (wants(Path::persistent) && run_persistent<Cell, T>(job, grad_gates)) return;
+    }
+    expect_choice(layer);
+    PlainBackward<Cell, T>(job, grad_gates).run();
   });
   const OptionalTensor h = job.need_weights ? OptionalTensor(previous_h(job)) : std::nullopt;
   finish_gradients(job, gradient_slots<Cell>(), grad_gates, h);

@@ -22,11 +22,11 @@ FOURFOLD_FN Slot read_slot(const T* from) {
 
 FOURFOLD_FN bool is_written(const Slot& slot) { return slot.word[3] != unwritten; }
 
-// Gathers strided values into a slot.
+// Gathers strided values into a slot; those from `count` on are zero.
 template <typename T>
-FOURFOLD_FN Slot gather_slot(const T* from, int64_t stride) {
+FOURFOLD_FN Slot gather_slot(const T* from, int64_t stride, int count) {
   AlignedVector<T, slot_size<T>> values;
-  for (int e = 0; e < slot_size<T>; ++e) values.v[e] = from[e * stride];
+  for (int e = 0; e < slot_size<T>; ++e) values.v[e] = e < count ? from[e * stride] : T(0);
   return *reinterpret_cast<const Slot*>(&values);
 }
 

@@ -2,6 +2,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 import simulated
 import simulated_programs
 import spared
+from op_cases import Case, on_its_path
 
 spared.spare_torch_its_diagnostics()
 if library := os.environ.get("FOURFOLD_SIMULATED"):
@@ -74,6 +76,14 @@ def _fixed_state():
     torch.set_num_threads(threads)
     assert torch.get_default_dtype() == torch.float32
     assert torch.is_grad_enabled()
+
+
+@pytest.fixture(autouse=True)
+def _gpu_path(request: pytest.FixtureRequest) -> Iterator[None]:
+    given = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    case = given.get("case")
+    with on_its_path(case, given.get("dtype"), given.get("device")) if isinstance(case, Case) else nullcontext():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import fourfold
 
@@ -33,6 +34,15 @@ def devices() -> list[str]:
         reasons = [backends[name]["reason"] for name in of_device.get(required, ())]
         raise RuntimeError(f"FOURFOLD_REQUIRE={required}, but operators run on {found} here: {reasons}")
     return found
+
+
+def has_tensor_cores(device: str | None) -> bool:
+    """Whether recurrent layers can run persistent kernels there. device: of the test, the CPU by default, where a
+    simulated GPU may run them."""
+    if device == "cuda":
+        return torch.version.hip is None and torch.cuda.get_device_capability() >= (8, 0)
+    simulated = Path(os.environ.get("FOURFOLD_SIMULATED", "")).parent.name
+    return bool(simulated) and not simulated.startswith("metal") and os.environ.get("GPUSIM_CAPABILITY") != "7.5"
 
 
 def tool(name: str, package: str) -> str:

@@ -6,12 +6,14 @@ same; its strided twin has the same values in memory that is not contiguous.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -19,6 +21,7 @@ from torch import Tensor
 import fourfold
 from fourfold import reference
 from fourfold.operators._operator import declared
+from machine import has_tensor_cores
 from network_cases import mlp, mlp_layers_cases
 
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -43,6 +46,7 @@ GRADIENT_TOLERANCE = {
 # between the parts of an operator, such as h from step to step, are rounded on the way. Relative to the largest value,
 # because a sum has large terms.
 ROUNDING_ON_THE_WAY = {torch.bfloat16: 2**-6, torch.float16: 2**-9}
+SMALL = (torch.float32, torch.bfloat16, torch.float16)  # dtypes of persistent kernels
 SIMULATED = "FOURFOLD_SIMULATED" in os.environ  # simulated GPU kernels run on CPU tensors
 SIMULATED_METAL = Path(os.environ.get("FOURFOLD_SIMULATED", "")).parent.name.startswith("metal")
 
@@ -102,7 +106,8 @@ class Case:
     """One call. ``function`` and ``reference`` take the same arguments.
 
     gradient: whether it has one. every_path: whether it also runs the tests that take seconds each, such as gradcheck,
-    functorch's transforms and compilation; every operator has at least one such case.
+    functorch's transforms and compilation; every operator has at least one such case. gpu_path: the FOURFOLD_GPU_PATH
+    of kernels that a GPU with tensor cores doesn't choose for such sizes.
     """
 
     op: str
@@ -111,6 +116,7 @@ class Case:
     dtypes: tuple[torch.dtype, ...] = FLOATING
     gradient: bool = True
     every_path: bool = False
+    gpu_path: str = ""
 
     @property
     def id(self) -> str:
@@ -242,19 +248,19 @@ def _reset(make: Callable[[Draw], tuple], packed: bool = False) -> Callable[[Dra
 
 
 def _torch_cases(op: str) -> list[Case]:
-    def case(name: str, *sizes: int, every_path: bool = False, **options: Any) -> Case:
-        return Case(op, name, _torch_layer(op, *sizes, **options), every_path=every_path)
+    def case(name: str, *sizes: int, every_path: bool = False, gpu_path: str = "", **options: Any) -> Case:
+        return Case(op, name, _torch_layer(op, *sizes, **options), every_path=every_path, gpu_path=gpu_path)
 
     lengths = [5, 5, 3, 2, 1, 1]
     return [
-        case("short", 5, 4, 6, 16),
+        case("short", 5, 4, 6, 16, gpu_path="persistent"),
         case("odd", 7, 3, 5, 19, every_path=True),
         case("one", 1, 1, 1, 1),
         case("wide", 3, 13, 9, 67),
         case("reverse", 6, 5, 4, 18, reverse=True),
         case("no-bias", 4, 2, 3, 33, bias="none"),
         case("bias-ih", 4, 2, 3, 8, bias="ih"),
-        case("bias-hh", 4, 2, 3, 8, bias="hh"),
+        case("bias-hh", 4, 2, 3, 8, bias="hh", gpu_path="persistent"),
         case("zero-time", 0, 3, 4, 5),
         case("zero-batch", 4, 0, 3, 5),
         case("no-features", 4, 3, 0, 5),  # some tensors without elements have no address
@@ -262,19 +268,32 @@ def _torch_cases(op: str) -> list[Case]:
         case("packed", 6, 5, 4, 17, sizes=lengths, every_path=True),
         case("packed-reverse", 6, 5, 4, 17, sizes=lengths, reverse=True),
         case("reset", 7, 4, 3, 18, reset=True, every_path=True),
-        case("reset-reverse", 7, 4, 3, 18, reset=True, reverse=True),
-        case("packed-reset", 6, 5, 4, 17, sizes=lengths, reset=True),
+        case("reset-reverse", 7, 4, 3, 18, reset=True, reverse=True, gpu_path="persistent"),
+        case("packed-reset", 6, 5, 4, 17, sizes=lengths, reset=True, gpu_path="persistent"),
         # So few rows that the CPU reads the weights unpacked, in the backward too.
         case("few-reset", 3, 2, 3, 18, reset=True),
         case("few-reverse", 3, 2, 3, 18, reverse=True),
         case("few-packed-reset", 3, 3, 5, 18, sizes=[3, 2, 1], reset=True, reverse=True),
-        case("row-tiles", 3, 37, 5, 40),
+        case("row-tiles", 3, 37, 5, 40, gpu_path="persistent"),
         case("deep", 3, 2, 5, 136),
         case("vendor", 2, 512, 8, 224, reset=True),
-        case("row-tiles-reset", 4, 37, 5, 40, reset=True),
-        case("row-groups-reset", 3, 66, 3, 24, reset=True),
-        case("packed-row-tiles-reset", 5, 20, 4, 24, sizes=[20, 17, 16, 3, 1], reset=True),
-        case("packed-row-tiles-reset-reverse", 5, 20, 4, 24, sizes=[20, 17, 16, 3, 1], reset=True, reverse=True),
+        case("row-tiles-reset", 4, 37, 5, 40, reset=True, gpu_path="persistent"),
+        case("row-groups-reset", 3, 66, 3, 24, reset=True, gpu_path="persistent"),
+        case("packed-row-tiles-reset", 5, 20, 4, 24, sizes=[20, 17, 16, 3, 1], reset=True, gpu_path="persistent"),
+        case(
+            "packed-row-tiles-reset-reverse",
+            5,
+            20,
+            4,
+            24,
+            sizes=[20, 17, 16, 3, 1],
+            reset=True,
+            reverse=True,
+            gpu_path="persistent",
+        ),
+        case("many-rows", 3, 37, 5, 40),
+        case("many-rows-reset", 3, 513, 3, 90, reset=True, reverse=True),
+        case("packed-many-rows-reset", 5, 37, 4, 70, sizes=[37, 37, 20, 3, 1], reset=True, reverse=True),
         case("chunks", 24, 13, 3, 200),  # of steps that a CPU computes together
     ]
 
@@ -319,35 +338,54 @@ CASES = [
     Case("lltm_cell", "zero-batch", _lltm_cell(0, 5, 8)),
     Case("lltm_cell", "no-features", _lltm_cell(4, 0, 5)),
     Case("lltm_cell", "no-units", _lltm_cell(4, 3, 0)),
-    Case("lltm", "short", _lltm(5, 4, 6, 16)),
+    Case("lltm", "short", _lltm(5, 4, 6, 16), gpu_path="persistent"),
     Case("lltm", "odd", _lltm(7, 3, 5, 19), every_path=True),
     Case("lltm", "one", _lltm(1, 1, 1, 1)),
     Case("lltm", "wide", _lltm(3, 13, 9, 67)),
     Case("lltm", "reverse", _lltm(6, 5, 4, 18, reverse=True)),
     Case("lltm", "no-bias", _lltm(4, 2, 3, 33, bias=0)),
-    Case("lltm", "bias-row", _lltm(4, 2, 3, 8, bias=2)),
+    Case("lltm", "bias-row", _lltm(4, 2, 3, 8, bias=2), gpu_path="persistent"),
     Case("lltm", "zero-time", _lltm(0, 3, 4, 5)),
     Case("lltm", "zero-batch", _lltm(4, 0, 3, 5)),
     Case("lltm", "no-features", _lltm(4, 3, 0, 5)),
     Case("lltm", "no-units", _lltm(4, 3, 2, 0)),
     Case("lltm", "packed", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, False), every_path=True),
     Case("lltm", "packed-reverse", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, True), every_path=True),
-    Case("lltm", "packed-many", _lltm_packed([16] * 9 + [11] * 5 + [5] * 4 + [1] * 3, 8, 64, False)),
-    # On a GPU: several row tiles, blocks and launches, a depth split between several warps, and steps without all rows.
-    Case("lltm", "row-tiles", _lltm(3, 37, 5, 40)),
+    Case(
+        "lltm",
+        "packed-many",
+        _lltm_packed([16] * 9 + [11] * 5 + [5] * 4 + [1] * 3, 8, 64, False),
+        gpu_path="persistent",
+    ),
+    # On a GPU: several row tiles, blocks and launches, a depth split between several warps, steps without all rows, and
+    # units that are padded.
+    Case("lltm", "row-tiles", _lltm(3, 37, 5, 40), gpu_path="persistent"),
     Case("lltm", "deep", _lltm(3, 2, 5, 136)),
     Case("lltm", "vendor", _lltm(2, 512, 8, 224)),
-    Case("lltm", "packed-row-tiles", _lltm_packed([20, 17, 16, 3, 1], 4, 24, False)),
-    Case("lltm", "packed-row-tiles-reverse", _lltm_packed([20, 17, 16, 3, 1], 4, 24, True)),
+    Case("lltm", "packed-row-tiles", _lltm_packed([20, 17, 16, 3, 1], 4, 24, False), gpu_path="persistent"),
+    Case("lltm", "packed-row-tiles-reverse", _lltm_packed([20, 17, 16, 3, 1], 4, 24, True), gpu_path="persistent"),
     Case("lltm", "reset", _reset(_lltm(7, 4, 3, 18)), every_path=True),
-    Case("lltm", "reset-reverse", _reset(_lltm(7, 4, 3, 18, reverse=True))),
-    Case("lltm", "packed-reset", _reset(_lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, False), packed=True)),
+    Case("lltm", "reset-reverse", _reset(_lltm(7, 4, 3, 18, reverse=True)), gpu_path="persistent"),
+    Case(
+        "lltm",
+        "packed-reset",
+        _reset(_lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, False), packed=True),
+        gpu_path="persistent",
+    ),
     Case("lltm", "few-reset", _reset(_lltm(3, 2, 3, 18, reverse=True))),
     Case("lltm", "few-packed-reset", _reset(_lltm_packed([3, 2, 1], 5, 18, False), packed=True)),
-    Case("lltm", "row-tiles-reset", _reset(_lltm(4, 37, 5, 40))),
-    Case("lltm", "packed-row-groups-reverse", _lltm_packed([66, 65, 30], 3, 24, True)),
-    Case("lltm", "launches-reset", _reset(_lltm(3, 513, 3, 8, reverse=True))),
-    Case("lltm", "packed-row-tiles-reset", _reset(_lltm_packed([20, 17, 16, 3, 1], 4, 24, True), packed=True)),
+    Case("lltm", "row-tiles-reset", _reset(_lltm(4, 37, 5, 40)), gpu_path="persistent"),
+    Case("lltm", "packed-row-groups-reverse", _lltm_packed([66, 65, 30], 3, 24, True), gpu_path="persistent"),
+    Case("lltm", "launches-reset", _reset(_lltm(3, 513, 3, 8, reverse=True)), gpu_path="persistent"),
+    Case(
+        "lltm",
+        "packed-row-tiles-reset",
+        _reset(_lltm_packed([20, 17, 16, 3, 1], 4, 24, True), packed=True),
+        gpu_path="persistent",
+    ),
+    Case("lltm", "many-rows", _lltm(3, 37, 5, 40)),
+    Case("lltm", "many-rows-reset", _reset(_lltm(3, 513, 3, 90))),
+    Case("lltm", "packed-many-rows", _lltm_packed([37, 37, 20, 3, 1], 4, 70, True)),
     Case("lltm", "chunks", _lltm(24, 13, 3, 200)),  # of steps that a CPU computes together
     *_torch_cases("lstm"),
     *_torch_cases("gru"),
@@ -370,8 +408,8 @@ CASES = [
 
 
 # A hidden size for each length of the persistent kernels' loops over the depth, for any type.
-WIDE_LAYERS = [Case("lltm", f"hidden-{size}", _lltm(2, 2, 3, size)) for size in (128, 136, 264, 520, 776)] + [
-    Case(op, f"hidden-{size}", _torch_layer(op, 2, 2, 3, size)) for op in GATES for size in (128, 264, 520)
+WIDE_LAYERS = [Case("lltm", f"hidden-{size}", _lltm(2, 2, 3, size)) for size in (128, 133, 264, 520, 776)] + [
+    Case(op, f"hidden-{size}", _torch_layer(op, 2, 2, 3, size)) for op in GATES for size in (128, 261, 520)
 ]
 
 
@@ -382,6 +420,17 @@ def has_dtype(dtype: torch.dtype, device: str = "cpu") -> bool:
 
 def widest(device: str = "cpu") -> torch.dtype:
     return torch.float64 if has_dtype(torch.float64, device) else torch.float32
+
+
+@contextlib.contextmanager
+def on_its_path(case: Case, dtype: torch.dtype | None, device: str | None) -> Iterator[None]:
+    """Sets the case's FOURFOLD_GPU_PATH where the device has these kernels for the dtype, unless another one is set."""
+    name = "FOURFOLD_GPU_PATH"
+    if case.gpu_path and dtype in SMALL and has_tensor_cores(device) and name not in os.environ:
+        with mock.patch.dict(os.environ, {name: case.gpu_path}):
+            yield
+    else:
+        yield
 
 
 def by_dtype(cases: list[Case] = CASES) -> list[tuple[Case, torch.dtype]]:

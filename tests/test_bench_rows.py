@@ -337,14 +337,14 @@ def test_a_seed_draws_the_same_points_of_all_kinds():
 @pytest.mark.parametrize(("layer", "dtype", "bidirectional"), [("LSTM", "float64", True), ("GRU", "float32", False)])
 def test_a_point_of_the_sweep_is_checked_and_timed(layer, dtype, training, bidirectional):
     point = dataclasses.replace(POINT, layer=layer, dtype=dtype, training=training, bidirectional=bidirectional)
-    found = sweep.measure(point, 1)
+    (found,) = sweep.measure(point, 1)
     assert not found.wrong and found.ratio > 0 and found.error <= found.allowed, found
 
 
 def test_wrong_numbers_of_the_sweep_are_not_timed(monkeypatch):
     forward = fourfold.nn.LSTM.forward
     monkeypatch.setattr(fourfold.nn.LSTM, "forward", lambda self, x: (forward(self, x)[0] * 1.01, None))
-    found = sweep.measure(POINT, 1)
+    (found,) = sweep.measure(POINT, 1)
     assert found.wrong and math.isnan(found.ratio)
     report = sweep.report("some points", [found])
     assert report.wrong and "WRONG" in report.plain() and POINT.words in report.plain()
@@ -360,7 +360,7 @@ def test_what_torch_cannot_run_in_the_sweep_is_left_out_with_its_reason(monkeypa
         raise RuntimeError("could not create a primitive")
 
     monkeypatch.setattr(torch.nn.LSTM, "forward", refuse)
-    report = sweep.report("some points", [sweep.measure(POINT, 1)])
+    report = sweep.report("some points", sweep.measure(POINT, 1))
     assert not report.wrong and "could not create a primitive" in report.plain()
     assert [outcome.measured for outcome in report.outcomes] == [None, None]
 

@@ -26,6 +26,7 @@ from op_cases import (
     differentiable,
     flatten,
     has_dtype,
+    on_its_path,
     tolerance,
     wider,
     widest,
@@ -82,8 +83,9 @@ def test_the_same_call_gives_the_same_bits(op: str, device: str) -> None:
         runs = []
         for _ in range(2):
             args, leaves = differentiable(case.arguments(torch.float32, device=device))
-            outputs = flatten(case.function(*args))
-            grads = torch.autograd.grad(sum(o.sum() for o in outputs), leaves, materialize_grads=True)
+            with on_its_path(case, torch.float32, device):
+                outputs = flatten(case.function(*args))
+                grads = torch.autograd.grad(sum(o.sum() for o in outputs), leaves, materialize_grads=True)
             runs.append([*outputs, *grads])
         for first, second in zip(*runs, strict=True):
             assert torch.equal(first, second), case.id
@@ -93,7 +95,8 @@ def test_the_same_call_gives_the_same_bits(op: str, device: str) -> None:
 @pytest.mark.parametrize("case", [c for c in CASES if c.op in ("lltm", "lstm", "gru")], ids=case_id)
 def test_tf32_is_as_exact_as_it_says(case: Case, device: str) -> None:
     """If products may round to TF32, with 10 bits of mantissa, results and gradients change by no more than that."""
-    exact, rounded = (tf32_results(case, device, allow_tf32) for allow_tf32 in (False, True))
+    with on_its_path(case, torch.float32, device):
+        exact, rounded = (tf32_results(case, device, allow_tf32) for allow_tf32 in (False, True))
     for one, other in zip(exact, rounded, strict=True):
         torch.testing.assert_close(
             one, other, rtol=2**-8, atol=2**-8 * max(1.0, one.abs().max().item() if one.numel() else 0)

@@ -12,11 +12,12 @@ Path forced_path() {
   const char* asked = std::getenv("FOURFOLD_GPU_PATH");
   if (asked == nullptr || *asked == '\0') return Path::chosen;
   const std::string name = asked;
+  if (name == "block") return Path::block;
   if (name == "persistent") return Path::persistent;
   if (name == "step") return Path::step;
   if (name == "vendor") return Path::vendor;
   if (name == "fused") return Path::fused;
-  fail("fourfold: expected FOURFOLD_GPU_PATH to be persistent, step, vendor or fused, but got ", name,
+  fail("fourfold: expected FOURFOLD_GPU_PATH to be block, persistent, step, vendor or fused, but got ", name,
        "; set it to one of these, or unset it");
 }
 

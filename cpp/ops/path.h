@@ -8,6 +8,7 @@ namespace fourfold {
 // The implementation that the environment variable FOURFOLD_GPU_PATH forces. Operators without it choose as by default.
 enum class Path {
   chosen,
+  block,       // whole sequences of a few rows in a block; an error if that isn't possible
   persistent,  // a whole sequence in one or two launches; an error if that isn't possible
   step,        // one or two launches per step, with fourfold's own product
   vendor,      // torch's products: one per step in recurrent layers, one per layer in mlp

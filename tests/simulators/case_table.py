@@ -195,7 +195,9 @@ def kernels_in(library: Path) -> dict[int, str]:
     lines = output_of(tool("nm", "binutils"), "--demangle", "--defined-only", library).splitlines()
     found = {}
     for line in lines:
-        match = re.match(r"(\w+) \w void fourfold::gpu::(\w*(?:kernel|elementwise)|persistent_\w+)(<.*)", line)
+        match = re.match(
+            r"(\w+) \w void fourfold::gpu::(\w*(?:kernel|elementwise)|(?:persistent|one_block)_\w+)(<.*)", line
+        )
         if match:
             found[int(match.group(1), 16)] = match.group(2) + match.group(3).split(">(")[0] + ">"
     return found

@@ -15,14 +15,23 @@ import simulated
 
 CASES = "(row-tiles or mlp-tutorial) and not reset and not packed and contiguous and float32 and test_autograd"
 # Kernels that each path launches, and kernels that it doesn't.
+ONE_BLOCK, PERSISTENT = ({f"{name}_forward", f"{name}_backward"} for name in ("one_block", "persistent"))
 PATHS = {
-    "persistent": ({"persistent_forward", "persistent_backward", "mlp_kernel"}, {"step_kernel", "cell_kernel"}),
-    "step": ({"step_kernel", "product_kernel", "mlp_kernel"}, {"persistent_forward", "persistent_backward"}),
-    "vendor": ({"cell_kernel", "cell_backward_kernel"}, {"persistent_forward", "step_kernel", "mlp_kernel"}),
-    "fused": ({"mlp_kernel", "mlp_rows_backward_kernel", "persistent_forward"}, {"step_kernel"}),
+    "block": (ONE_BLOCK | {"mlp_kernel"}, PERSISTENT | {"step_kernel", "cell_kernel"}),
+    "persistent": (PERSISTENT | {"mlp_kernel"}, ONE_BLOCK | {"step_kernel", "cell_kernel"}),
+    "step": ({"step_kernel", "product_kernel", "mlp_kernel"}, ONE_BLOCK | PERSISTENT),
+    "vendor": ({"cell_kernel", "cell_backward_kernel"}, ONE_BLOCK | PERSISTENT | {"step_kernel", "mlp_kernel"}),
+    "fused": (ONE_BLOCK | {"mlp_kernel", "mlp_rows_backward_kernel"}, {"step_kernel"}),
 }
 REFUSED = {
-    "quick": ("fourfold: expected FOURFOLD_GPU_PATH to be persistent, step, vendor or fused, but got quick", "gru(65)"),
+    "quick": (
+        "fourfold: expected FOURFOLD_GPU_PATH to be block, persistent, step, vendor or fused, but got quick",
+        "gru(65)",
+    ),
+    "block": (
+        "fourfold: expected a layer that one block computes, because FOURFOLD_GPU_PATH=block is set",
+        "gru(5, 97)",
+    ),
     "persistent": (
         "fourfold: expected a layer that runs in one or two launches, because FOURFOLD_GPU_PATH=persistent is set",
         "gru(1025)",
@@ -32,8 +41,8 @@ REFUSED = {
 CALLS = """
 import os, torch, fourfold, simulated
 simulated.serve(os.environ["FOURFOLD_SIMULATED"])
-def gru(batch):
-    fourfold.nn.GRU(8, 8)(torch.randn(3, batch, 8))
+def gru(batch, size=8):
+    fourfold.nn.GRU(8, size)(torch.randn(3, batch, 8))
 def mlp(width):
     fourfold.mlp(torch.randn(4, width), torch.randn(8, width), torch.randn(8), torch.randn(8, 8), torch.randn(8))
 """
