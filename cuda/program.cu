@@ -20,8 +20,8 @@ class LoadedKernels final : public program::LoadedGrid {
  public:
   LoadedKernels(int32_t index, const program::Nest& nest) : place_(place_on(index)), nest_(nest) {
     const DeviceGuard guard(place_);
-    check(place_, cudaFree(nullptr));  // opens the device's context, which the driver's functions need
     const CaptureOfOthers relaxed;
+    check(place_, cudaFree(nullptr));  // opens the device's context, which the driver's functions need
     check_driver(place_, FOURFOLD_DRIVER(cuModuleLoadData)(&module_, nest.code.data()));
     for (const program::NestKernel& kernel : nest.kernels) {
       CUfunction found = nullptr;

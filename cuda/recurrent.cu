@@ -73,18 +73,16 @@ void expect_choice(const RecurrentLayer& layer) {
        "; otherwise unset the variable");
 }
 
-namespace {
-
-// to (rows, to_columns) = from (rows, from_columns), with zeros in the additional columns.
-template <typename T>
-__global__ void __launch_bounds__(step_threads) pad_kernel(int64_t rows, int64_t to_columns, int64_t from_columns, T* to, const T* from) {
+// to (rows, to_columns) = from (rows, from_columns), with zeros in the additional columns. Bits: an integer of the
+// values' size.
+template <typename Bits>
+__global__ void __launch_bounds__(step_threads)
+    pad_kernel(int64_t rows, int64_t to_columns, int64_t from_columns, Bits* to, const Bits* from) {
   const int64_t at = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
   if (at >= rows * to_columns) return;
   const int64_t row = at / to_columns, column = at % to_columns;
-  to[at] = column < from_columns ? from[row * from_columns + column] : T(0);
+  to[at] = column < from_columns ? from[row * from_columns + column] : Bits(0);
 }
-
-}  // namespace
 
 Aligned aligned_h_0(const RecurrentForward& job) {
   const RecurrentLayer& layer = job.layer;
@@ -93,11 +91,12 @@ Aligned aligned_h_0(const RecurrentForward& job) {
   const int64_t padded = padded_size(layer);
   if (padded == layer.hidden_size && reinterpret_cast<uintptr_t>(h_0) % slot_bytes == 0) return {h_0, std::nullopt};
   const Tensor own = empty(layer.place, {layer.batch, padded}, dtype_of(layer.kind));
-  visit_floating(layer.kind, [&](auto type) {
-    using T = typename decltype(type)::type;
-    launch(layer.place, {unit_blocks(layer.batch, padded), step_threads}, pad_kernel<T>, layer.batch, padded,
-           layer.hidden_size, static_cast<T*>(out_data(own)), static_cast<const T*>(h_0));
-  });
+  const auto pad = [&](auto type) {
+    using Bits = typename decltype(type)::type;
+    launch(layer.place, {unit_blocks(layer.batch, padded), step_threads}, pad_kernel<Bits>, layer.batch, padded,
+           layer.hidden_size, static_cast<Bits*>(out_data(own)), static_cast<const Bits*>(h_0));
+  };
+  layer.kind == Kind::float32 ? pad(Type<uint32_t>()) : pad(Type<uint16_t>());
   return {data_of(own), own};
 }
 

@@ -73,11 +73,13 @@ FIGURES = (
 sys.path.append(str(ROOT))
 
 from benchmarks.suites import SUITES  # noqa: E402
+from benchmarks.targets import BOTH, NO_GRAD  # noqa: E402
 
 
 def table(measured: dict[str, Any]) -> str:
     """One table for each size, precision and number of threads: median µs, and the speed-up over the baseline."""
-    parts = [text for result in measured["results"] for text in one_table(result)]
+    results = measured["results"]
+    parts = [text for result in results for text in (one_table if "rows" in result else slower_points)(result)]
     return "\n".join([*parts, origin(measured["environment"])])
 
 
@@ -94,6 +96,26 @@ def one_table(result: dict[str, Any]) -> list[str]:
         *map(target, result.get("targets", ())),
         "",
     ]
+
+
+def slower_points(result: dict[str, Any]) -> list[str]:
+    """The random points of ``sweep`` at which fourfold is slower."""
+    slower = sorted((point for point in result["figures"] if point["ratio"] < 1), key=lambda point: point["ratio"])
+    return [
+        f"{result['title']}: {' '.join(result['notes'])}\n",
+        "| slower than torch.nn | CUDA graph | phase | torch.nn µs | fourfold µs | ratio |",
+        "|---|---|---|---:|---:|---:|",
+        *map(point_line, slower),
+        "",
+    ]
+
+
+def point_line(point: dict[str, Any]) -> str:
+    sizes = "T{time} B{batch_size} I{input_size} H{hidden_size}".format(**point)
+    what = f"{point['layer']} {sizes} {point['dtype']}{', bidirectional' if point['bidirectional'] else ''}"
+    phase, graph = BOTH if point["training"] else NO_GRAD, "yes" if point["graphed"] else "no"
+    times = f"{1e6 * point['torch_seconds']:,.0f} | {1e6 * point['seconds']:,.0f}"
+    return f"| {what} | {graph} | {phase} | {times} | {point['ratio']:.2f}× |"
 
 
 def target_table(measured: dict[str, Any]) -> str:

@@ -231,6 +231,8 @@ FUNCTIONS = [
     Function("softmax_side_by_side_long", normalised_columns, (draw(500, 40),)),
     Function("layer_norm_of_few", layer_norm, (draw(4, 5), draw(5), draw(5))),
     Function("layer_norm_of_many", layer_norm, (draw(300, 64), draw(64), draw(64)), races=True),
+    # So many rows that a block which sums columns has several in flight.
+    Function("layer_norm_of_thousands", layer_norm, (draw(4203, 128), draw(128), draw(128))),
     Function("layer_norm_of_long_rows", layer_norm, (draw(3, 5000), draw(5000), draw(5000))),
     Function("group_norm", lambda x, w, b: F.group_norm(x, 3, w, b) * 2, (draw(2, 6, 5, 7), draw(6), draw(6))),
     Function("sums_of_columns", sums_of_columns, (draw(1000, 70), draw(1000, 1)), races=True),

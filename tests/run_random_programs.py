@@ -41,7 +41,7 @@ BROKEN: dict[str, Callable[[], object]] = {
 }
 
 
-def row_without_end(self: rows.Rows, first: object) -> tuple[object, None]:
+def row_without_end(self: rows.Rows, first: object, is_present: bool = True) -> tuple[object, None]:
     """Omits the check that the thread has a row."""
     return self.writer.index("+", first, self.own, "row"), None
 

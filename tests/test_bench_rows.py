@@ -333,6 +333,15 @@ def test_a_seed_draws_the_same_points_of_all_kinds():
         assert any(value % 2 for value in values[field])
 
 
+def test_on_a_gpu_the_points_are_larger_and_have_its_dtypes():
+    points = list(itertools.islice(sweep.draw(1, [1], "cuda"), 200))
+    assert {point.dtype for point in points} == {"float32", "tf32", "bfloat16", "float16"}
+    assert max(point.work for point in points) > sweep.MOST_WORK and {point.device for point in points} == {"cuda"}
+    on_gpu = dataclasses.replace(POINT, device="cuda")
+    report = sweep.report("some points", [sweep.Measured(on_gpu, 1.0, 2.0, 0.5, 0.0, 1.0, graphed=True)])
+    assert report.headings[1] == "CUDA graph" and report.cells[0][1] == "yes"
+
+
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize(("layer", "dtype", "bidirectional"), [("LSTM", "float64", True), ("GRU", "float32", False)])
 def test_a_point_of_the_sweep_is_checked_and_timed(layer, dtype, training, bidirectional):

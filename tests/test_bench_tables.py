@@ -144,6 +144,17 @@ def test_all_ends_in_a_summary_of_targets_which_readme_shows(monkeypatch, capsys
     assert readme_tables.with_tables(filled) == filled
 
 
+def test_random_points_are_listed_where_fourfold_is_slower():
+    point = {"layer": "GRU", "time": 2, "batch_size": 3, "input_size": 4, "hidden_size": 5, "dtype": "tf32"}
+    point |= {"bidirectional": True, "training": True, "graphed": True, "torch_seconds": 2e-3, "seconds": 4e-3}
+    faster = {**point, "ratio": 2.0, "hidden_size": 99}
+    lines = readme_tables.slower_points(
+        {"title": "Points", "notes": ["a note"], "figures": [faster, {**point, "ratio": 0.5}]}
+    )
+    assert lines[0] == "Points: a note\n" and "H99" not in "".join(lines)
+    assert lines[3] == "| GRU T2 B3 I4 H5 tf32, bidirectional | yes | forward+backward | 2,000 | 4,000 | 0.50× |"
+
+
 def test_readmes_tables_of_a_gpu_are_of_what_was_measured(folder):
     text = "before\n<!-- docs/benchmarks/gpu -->\nold figures\n<!-- end -->\nafter\n"
     assert readme_tables.with_tables(text) == text.replace("old figures\n", "")

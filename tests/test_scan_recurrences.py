@@ -51,18 +51,20 @@ def check(name: str, steps: int, sizes: tuple[int, int, int], dtype: torch.dtype
 def test_values_and_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not obstacle():
         monkeypatch.setenv("FOURFOLD_GENERATOR", "llvm")
-    for steps in (9, 1, 2):
+    for steps in (9, 1):
         check(name, steps, ODD)
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_float32(name: str) -> None:
+    """Without gradients, and of every third recurrence with them: the step's gradient doesn't depend on the dtype."""
     recurrence = EVERY[name]
     made = recurrence.make(9, *SMALL)
     with torch.no_grad():
         found, expected = (scan(made.step, made.init, made.xs, reverse=made.reverse) for scan in (fourfold.scan, loop))
     torch.testing.assert_close(found, expected, **TOLERANCE[torch.float32])
-    check(name, 9, SMALL, torch.float32)
+    if list(EVERY).index(name) % 3 == 0:
+        check(name, 9, SMALL, torch.float32)
 
 
 @pytest.mark.parametrize("name", ["SRU", "liGRU with layer norm", "LIF", "V-trace"])

@@ -15,6 +15,7 @@ constexpr int64_t vector_bytes = 16;
 
 constexpr int64_t most_blocks = 1 << 13;  // a kernel with more tiles loops over them
 constexpr int64_t most_registers = 128;   // limit for the vectors of a row that a thread holds
+constexpr int64_t rows_in_flight = 4;  // of a group of threads, in kernels that also sum columns
 constexpr int64_t most_each = 8;
 constexpr int64_t most_long_group = 1024;
 // Several blocks share a row if there are fewer than few_blocks blocks and a row takes at least fewest_rounds rounds of
@@ -22,6 +23,8 @@ constexpr int64_t most_long_group = 1024;
 constexpr int64_t few_blocks = 64;
 constexpr int64_t fewest_rounds = 8;
 constexpr int64_t wanted_blocks = 256;
+constexpr int64_t lanes_of_long = 2;  // of programs of elements with more than 64 values
+constexpr int64_t threads_of_rows = 128;  // of a block of rows that a warp or less computes
 constexpr int64_t fewest_side_by_side = 16;
 constexpr int64_t bytes_of_part = 8;
 
@@ -122,7 +125,8 @@ bool GridLayout::vectors_fit(int64_t lanes, const fourfold_steps* steps) const {
 }
 
 // Chooses vectors of 16 bytes of the narrowest dtype, ignoring 1-byte dtypes if there are wider ones. Long programs use
-// fewer lanes, so that their values fit the registers.
+// fewer lanes, so that their values fit the registers. Those of elements use even fewer: each division, logarithm or
+// error function branches, so that a thread's lanes hide no latency, and more threads have to.
 void GridLayout::choose_lanes(bool is_aligned, const fourfold_steps* steps) {
   if (!is_aligned || split_ == GridSplit::side) return;
   int64_t narrowest = 8, widest = 1;
@@ -133,7 +137,9 @@ void GridLayout::choose_lanes(bool is_aligned, const fourfold_steps* steps) {
     if (size > 1) narrowest = std::min(narrowest, size);
   });
   if (widest == 1) narrowest = 1;
-  int64_t most = program_.values.size() > 200 ? 2 : program_.values.size() > 64 ? 4 : 16;
+  const bool is_of_elements = split_ == GridSplit::elements && steps == nullptr;
+  const size_t values = program_.values.size();
+  const int64_t most = values > 200 ? 2 : values > 64 ? is_of_elements ? lanes_of_long : 4 : 16;
   for (int64_t lanes = std::min(most, vector_bytes / narrowest); lanes > 1; lanes /= 2) {
     if (!vectors_fit(lanes, steps)) continue;
     lanes_ = lanes;
@@ -145,8 +151,13 @@ void GridLayout::share_rows() {
   const bool is_across = split_ == GridSplit::side;
   const int sums = count_column_sums(program_);
   const int64_t vectors = divided(axes_.columns, lanes_);
+  // Operands that all rows share are loaded in the stage that uses them, and not kept from stage to stage.
   int64_t tensors = 1;
-  for_elements([&](Kind, size_t) { ++tensors; });
+  for_elements([&](Kind, size_t t) {
+    bool varies = axes_.of_rows == 0;
+    for (size_t a = 0; a < axes_.of_rows; ++a) varies = varies || axes_.strides[a][t] != 0;
+    tensors += varies ? 1 : 0;
+  });
   const int64_t most = std::clamp<int64_t>(most_registers / (lanes_ * (tensors + sums)), 1, most_each);
   copies_ = program_.values.size() > 48 ? 1 : 2;
   if (is_across) {
@@ -159,10 +170,15 @@ void GridLayout::share_rows() {
     group_ = std::clamp(power_of_two(divided(vectors, most)), threads, most_long_group);
   }
   each_ = divided(vectors, group_) <= most ? divided(vectors, group_) : 0;
-  const int64_t rows_of_block = is_across ? neighbours : std::max<int64_t>(1, threads / group_);
+  const int64_t of_block = group_ > neighbours ? threads : threads_of_rows;
+  const int64_t rows_of_block = is_across ? neighbours : std::max<int64_t>(1, of_block / group_);
   const int64_t groups = divided(axes_.rows, rows_of_block);
   if (sums > 0) {
     blocks_ = std::min(groups, wanted_blocks);
+    if (each_ > 0) {
+      copies_ = std::clamp<int64_t>(most_registers / (lanes_ * each_ * (tensors + sums)), 1, rows_in_flight);
+      if (program_.values.size() > 48 || groups < blocks_ * copies_) copies_ = 1;
+    }
     chunks_ = blocks_ * rows_of_block;
     scratch_bytes_ = sums * chunks_ * axes_.columns * bytes_of_part;
     return;

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import fourfold.compiler
+from fourfold.compiler import alone
 from fourfold.compiler.calling import Program
 from fourfold.compiler.codegen import write_program
 from fourfold.compiler.fused import fused_nodes
@@ -51,6 +52,23 @@ def chain(x: Tensor) -> Tensor:
 @pytest.mark.usefixtures("on_gpus")
 def test_a_group_on_a_gpu() -> None:
     assert operators(fused(chain, "cuda")) == ["[sin mul exp]"]
+
+
+@pytest.mark.usefixtures("on_gpus")
+def test_a_layer_norm_alone_is_a_program_on_a_gpu() -> None:
+    """torch's kernels for GPUs read more than a program does."""
+
+    def norm(x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(torch.ops.aten.native_layer_norm(x, [6], None, None, 1e-5))
+
+    def softmax(x: Tensor) -> Tensor:
+        return torch.ops.aten._softmax(x, 1, False)
+
+    def is_left(function: object, device: str) -> bool:
+        (group,) = fused_nodes(fused(function, device).graph)
+        return alone.reason(group.target.members, as_nests=True) is not None
+
+    assert not is_left(norm, "cuda") and is_left(softmax, "cuda") and not is_left(softmax, "cpu")
 
 
 @pytest.mark.usefixtures("on_gpus")

@@ -217,7 +217,8 @@ def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Tensor) -> object:
 def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> object:
     """Decomposes into pieces from which a backward can recompute it with two saved numbers per row."""
     is_last = x.dim() > 0 and dim % x.dim() == x.dim() - 1
-    if not is_last or is_empty(x) or not is_real(x) or x.dtype == torch.float64:  # torch's kernel is faster
+    # torch's kernel is faster for float64.
+    if not is_last or is_empty(x) or not x.is_floating_point() or x.dtype == torch.float64:
         return NotImplemented
     value = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     below = value - value.amax(dim, keepdim=True)
@@ -230,7 +231,7 @@ def nll_loss_backward(
     grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignored: int, total_weight: Tensor
 ) -> object:
     """Elementwise, by comparing each position with the target."""
-    if x.dim() != 2 or x.device.type != "cpu":
+    if x.dim() != 2:
         return NotImplemented
     counted = target != ignored
     if weight is not None:

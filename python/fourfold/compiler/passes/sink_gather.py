@@ -62,7 +62,7 @@ def of_nll_loss(node: Node) -> Rewrite | None:
         own = -again(record, source, 1, {base: picked.unsqueeze(1)}).squeeze(1)
         counted = labels != ignored
         loss = torch.where(counted, own, torch.zeros((), dtype=own.dtype))
-        weights = torch.zeros((), dtype=own.dtype)
+        weights = torch.zeros((), dtype=own.dtype, device=own.device)
         if reduction != NONE:
             wide = torch.promote_types(own.dtype, torch.float32)
             count = counted.sum()

@@ -9,6 +9,7 @@ from fourfold.compiler.nest.layout import BROADCAST
 from fourfold.compiler.nest.loops import INDEX, Constant, Kernel, Operand, Ref, Store
 from fourfold.compiler.nest.plan import ROW, Plan, Slot
 
+IN_FLIGHT = 8  # chunks' sums that a thread loads before it adds them
 PARTS = 8  # parts of a chunk's rows, which a block's threads add up in parallel; also in cpp/program/grid.cpp
 
 
@@ -122,14 +123,22 @@ class Finish(Columns):
         offsets = self.column_offsets(column, {})
         for number, slot in enumerate(self.sums):
             total = writer.variable(slot.value.type, self.zero(slot), self.lanes, "total")
-            with writer.loop(self.part, chunks, PARTS, name="chunk") as chunk:
-                place = self.sum_of_chunk(slot, number, chunk, column)
-                given = writer.let(
-                    "load", slot.value.type, *place, is_column, lanes=self.lanes, attribute=slot.value.type, name="part"
-                )
-                writer.assign(total, self.combined("sum", writer.get(total), given))
+            with writer.loop(self.part, chunks, PARTS * IN_FLIGHT, name="chunk") as chunk:
+                parts = [self.part_of(slot, number, chunk, copy, column, is_column) for copy in range(IN_FLIGHT)]
+                sum = writer.get(total)
+                for part in parts:
+                    sum = self.combined("sum", sum, part)
+                writer.assign(total, sum)
             whole = self.whole(slot, writer.get(total))
             with writer.when(self.both(is_column, self.let("equal", self.part, 0))):
                 offset = offsets.get(slot.index, Constant(0, INDEX))
                 writer.body.append(Store(whole, self.base[slot.index], offset, slot.kind))
         return self.kernel
+
+    def part_of(self, slot: Slot, number: int, first: Operand, copy: int, column: Operand, is_column: Ref) -> Operand:
+        """The sum of a chunk; zero for one beyond the last."""
+        writer, type = self.writer, slot.value.type
+        chunk = writer.index("+", first, copy * PARTS)
+        valid = self.both(is_column, self.let("<", chunk, self.argument(CHUNKS, "chunks")) if copy else None)
+        memory, offset = self.sum_of_chunk(slot, number, chunk, column)
+        return writer.let("load", type, memory, offset, valid, lanes=self.lanes, attribute=type, name="part")

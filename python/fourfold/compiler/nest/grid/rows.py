@@ -3,6 +3,8 @@ are adjacent in memory, one thread of each group of 32, whose threads lie along 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from fourfold.compiler.dtypes import INT64
 from fourfold.compiler.ir import Value
 from fourfold.compiler.nest.grid.builder import (
@@ -14,10 +16,24 @@ from fourfold.compiler.nest.grid.builder import (
     Total,
 )
 from fourfold.compiler.nest.grid.layout import SIDE_BY_SIDE, GridLayout
+from fourfold.compiler.nest.layout import BROADCAST
 from fourfold.compiler.nest.loops import INDEX, Constant, Kernel, Operand, Ref, Store
 from fourfold.compiler.nest.plan import ROW, Plan, Slot, identity
 
 LEAST_THREADS = 256  # of a block: cpp/program/grid.cpp has the same number
+THREADS_OF_ROWS = 128  # of a block of rows that 32 threads or fewer share; likewise
+MOST_SHARED = 16  # elements of operands that all rows share, which a thread keeps
+
+
+@dataclass(slots=True)
+class Row:
+    """A row in flight: its tensors' offsets, whether it exists (None if it always does), the thread's vectors of it in
+    registers, and its values."""
+
+    offsets: dict[int, Operand]
+    valid: Ref | None
+    places: list[Place]
+    known: dict[Value, Operand] = field(default_factory=dict)
 
 
 class Rows(GridBuilder):
@@ -25,7 +41,8 @@ class Rows(GridBuilder):
 
     def __init__(self, plan: Plan, layout: GridLayout, name: str = "rows"):
         self.is_across = layout.split == SIDE_BY_SIDE
-        self.rows_of_block = LANES_OF_GROUP if self.is_across else max(1, LEAST_THREADS // layout.group)
+        threads = LEAST_THREADS if layout.group > LANES_OF_GROUP else THREADS_OF_ROWS
+        self.rows_of_block = LANES_OF_GROUP if self.is_across else max(1, threads // layout.group)
         super().__init__(name, plan, layout, self.rows_of_block * layout.group)
         index, thread = self.writer.index, self.thread
         # own: the thread's row within the block; lane: the thread's index within the row.
@@ -39,6 +56,8 @@ class Rows(GridBuilder):
         self.end = index("/", self.column_count, self.lanes, "vectors") if self.lanes > 1 else self.column_count
         self.sums = [slot for slot in plan.outputs if slot.is_column_sum]
         self.added: dict[tuple[int, int], Ref] = {}  # by slot and vector of a row: the column's sum so far
+        # A block that sums columns has many rows, and no other blocks to hide the latency of one's loads and barriers.
+        self.rows_in_flight = layout.copies if self.sums and layout.each else 1
 
     def write_kernel(self) -> Kernel:
         writer = self.writer
@@ -47,37 +66,75 @@ class Rows(GridBuilder):
         first = writer.index("*", self.block, self.rows_of_block, "first")
         self.number = writer.index("+", first, self.own, "number")  # of the row's group of threads
         self.begin_sums()
+        shared = self.shared_operands()
         step = writer.index("*", blocks, self.rows_of_block, "step")
-        with writer.loop(first, self.row_count, step, name="present") as present:
-            row, valid = self.row_of(present)
-            self.write_row(self.offsets_along(self.row_axes, row), valid)
+        tile = writer.index("*", step, self.rows_in_flight, "tile")
+        with writer.loop(first, self.row_count, tile, name="present") as present:
+            rows = []
+            for copy in range(self.rows_in_flight):
+                at = writer.index("+", present, writer.index("*", step, copy))
+                row, valid = self.row_of(at, is_present=copy == 0)
+                offsets = self.offsets_along(self.row_axes, row)
+                rows.append(Row(offsets, valid, self.kept_places(offsets, valid, shared)))
+            self.write_rows(rows)
         self.end_sums()
         return self.kernel
 
-    def row_of(self, first: Operand) -> tuple[Operand, Ref | None]:
+    def shared_operands(self) -> list[dict[Value, Operand]]:
+        """Operands that all rows share, loaded before the loop over rows if they fit: by vector of a row."""
+        found = dict.fromkeys(
+            value
+            for stage in range(self.plan.stages)
+            for value in self.plan.elements(stage)
+            if value.op == "input" and all(self.layout.stride(value.attribute, a) == BROADCAST for a in self.row_axes)
+        )
+        if len(found) * self.layout.each * max(1, self.lanes) > MOST_SHARED or not self.row_axes:
+            return [{} for _ in range(self.layout.each)]
+        places = [self.place(self.lane, k, {}, None) for k in range(self.layout.each)]
+        self.write(list(found), places)
+        return [place.known for place in places]
+
+    def row_of(self, first: Operand, is_present: bool = True) -> tuple[Operand, Ref | None]:
         """The thread's row, and whether it exists. All threads of a block have to reach its barriers, and all lanes an
-        exchange, so threads without a row take the last one."""
+        exchange, so threads without a row take the last one. is_present: whether the block's first row exists."""
         row = self.writer.index("+", first, self.own, "row")
-        if self.rows_of_block == 1:
+        if self.rows_of_block == 1 and is_present:
             return row, None
         valid = self.let("<", row, self.row_count, name="is_row")
         return self.writer.index("min", row, self.writer.index("-", self.row_count, 1), "row"), valid
 
-    def write_row(self, offsets: dict[int, Operand], valid: Ref | None) -> None:
-        numbers = dict(self.known)
-        places = self.kept_places(offsets, valid)
+    def write_rows(self, rows: list[Row]) -> None:
+        numbers = self.known
+        for row in rows:
+            row.known = dict(numbers)
         for stage in range(self.plan.stages):
-            self.compute_rows(stage, offsets)
-            self.known |= self.row_totals(stage, self.stage(stage, places, offsets, valid))
-        is_first = self.both(self.let("equal", self.lane, 0), valid)
-        if any(slot.level == ROW and not slot.is_column_sum for slot in self.plan.outputs):
-            with self.writer.when(is_first):
-                self.store_scalars(ROW, offsets)
+            loads = [value for value in self.plan.elements(stage) if value.op == "input"]
+            for row in rows:
+                self.known = row.known
+                self.compute_rows(stage, row.offsets)
+                self.write(loads, row.places)
+            parts = []
+            for row in rows:
+                self.known = row.known
+                parts.append(self.stage(stage, row.places, row.offsets, row.valid))
+            for row, totals in zip(rows, self.row_totals(parts), strict=True):
+                row.known |= totals
+        for row in rows:
+            self.known = row.known
+            is_first = self.both(self.let("equal", self.lane, 0), row.valid)
+            if any(slot.level == ROW and not slot.is_column_sum for slot in self.plan.outputs):
+                with self.writer.when(is_first):
+                    self.store_scalars(ROW, row.offsets)
         self.known = numbers
 
-    def kept_places(self, offsets: dict[int, Operand], valid: Ref | None) -> list[Place]:
+    def kept_places(
+        self, offsets: dict[int, Operand], valid: Ref | None, shared: list[dict[Value, Operand]]
+    ) -> list[Place]:
         """The vectors of a row that a thread keeps in registers from stage to stage."""
-        return [self.place(self.lane, k, offsets, valid) for k in range(self.layout.each)]
+        places = [self.place(self.lane, k, offsets, valid) for k in range(self.layout.each)]
+        for place, known in zip(places, shared, strict=True):
+            place.known |= known
+        return places
 
     def place(self, at: Operand, k: int, offsets: dict[int, Operand], valid: Ref | None) -> Place:
         vector = self.writer.index("+", at, k * self.layout.group)
@@ -127,12 +184,13 @@ class Rows(GridBuilder):
                     self.store_vector(slot, place)
         return totals
 
-    def row_totals(self, stage: int, vectors: dict[Value, Operand]) -> dict[Value, Operand]:
-        """The totals of a whole row, in all of its threads."""
+    def row_totals(self, rows: list[dict[Value, Operand]]) -> list[dict[Value, Operand]]:
+        """The totals of whole rows, in all of their threads. rows: each one's vectors by reduction, the same ones."""
         group = self.layout.group
-        if not vectors or group == 1:
-            return {value: self.fold(value, vector) for value, vector in vectors.items()}
-        totals = [Total(value.op, self.fold(value, vector)) for value, vector in vectors.items()]
+        folded = [{value: self.fold(value, vector) for value, vector in vectors.items()} for vectors in rows]
+        if not folded[0] or group == 1:
+            return folded
+        totals = [Total(value.op, total) for row in folded for value, total in row.items()]
         if self.is_across:
             found = self.across_parts(totals, group, LANES_OF_GROUP, self.lane, self.own, None)
         else:
@@ -143,7 +201,8 @@ class Rows(GridBuilder):
             is_first = self.let("equal", self.writer.index("%", self.thread, LANES_OF_GROUP), 0)
             totals = [Total(total.op, own) for total, own in zip(totals, found, strict=True)]
             found = self.across_parts(totals, group // LANES_OF_GROUP, 1, part, Constant(0, INDEX), is_first)
-        return dict(zip(vectors, found, strict=True))
+        each = iter(found)
+        return [{value: next(each) for value in row} for row in folded]
 
     # Sums of columns: each group of threads adds up its rows. The rows of a group depend on the number of rows alone,
     # and so does the order of the sum.
@@ -212,11 +271,11 @@ class SplitRows(Rows):
             self.store_numbers()
         for before in range(stage):
             self.compute_rows(before, offsets)
-            self.known |= self.row_totals(before, self.of_chunks(before, row))
+            self.known |= self.row_totals([self.of_chunks(before, row)])[0]
         self.compute_rows(stage, offsets)
         self.begin = writer.index("*", self.part, chunk, "begin")
         self.end = writer.index("min", self.end, writer.index("+", self.begin, chunk), "end")
-        totals = self.row_totals(stage, self.stage(stage, [], offsets, valid))
+        totals = self.row_totals([self.stage(stage, [], offsets, valid)])[0]
         is_first = self.both(self.let("equal", self.lane, 0), valid)
         if totals:
             with writer.when(is_first):
