@@ -1,5 +1,5 @@
 // A whole sequence of up to 4 rows in one block, which holds all recurrent weights in its registers: for layers of at
-// most 96 units, on any GPU. Blocks don't depend on each other.
+// most 96 units, or 80 of an LSTM, on any GPU. Blocks don't depend on each other.
 //
 // Four neighbouring threads compute a unit. Each multiplies a quarter of the depth, for all gates of all rows; then they
 // exchange their sums, so that each has the gates of one row and applies the cell. The values that all threads
@@ -17,8 +17,9 @@ constexpr int threads_of_unit = 4;
 constexpr int rows_of_block = threads_of_unit;  // at most
 constexpr int values_at_once = 4;               // that a thread reads from shared memory
 constexpr int block_chunk = threads_of_unit * values_at_once;
-constexpr int most_block_chunks = 6;
-constexpr int most_block_size = most_block_chunks * block_chunk;
+// The most chunks of the depth for which a thread's registers suffice on every GPU.
+constexpr int most_block_chunks(int gates) { return gates > 3 ? 5 : 6; }
+constexpr int most_block_size(int gates) { return most_block_chunks(gates) * block_chunk; }
 
 template <int chunks>
 constexpr int block_threads = threads_of_unit * chunks * block_chunk;

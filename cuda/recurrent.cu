@@ -46,9 +46,9 @@ std::optional<Sequence> as_sequence(const RecurrentLayer& layer) {
   return sequence_of(layer);
 }
 
-std::optional<Sequence> as_block_sequence(const RecurrentLayer& layer) {
+std::optional<Sequence> as_block_sequence(const RecurrentLayer& layer, int gates) {
   const bool fits = layer.batch >= 1 && (layer.offsets == nullptr || layer.batch <= most_batch) && layer.hidden_size >= 1 &&
-                    layer.hidden_size <= most_block_size && layer.time >= 1;
+                    layer.hidden_size <= most_block_size(gates) && layer.time >= 1;
   if (!fits || !fits_ints(layer)) return std::nullopt;
   return sequence_of(layer);
 }
@@ -62,8 +62,8 @@ void expect_choice(const RecurrentLayer& layer) {
   if (forced_path() == Path::block) {
     fail("fourfold: expected a layer that one block computes, because FOURFOLD_GPU_PATH=block is set, but got ",
          layer.time, " steps, batch ", layer.batch, " and hidden_size ", layer.hidden_size,
-         "; that needs 1 step or more, 16 or 32 bits, and a hidden_size of at most ", most_block_size,
-         ", and of a packed sequence a batch of at most ", most_batch, "; otherwise unset the variable");
+         "; that needs 1 step or more, 16 or 32 bits, and a hidden_size of at most ", most_block_size(Gru::gates), ", or ",
+         most_block_size(Lstm::gates), " in an LSTM, and of a packed sequence a batch of at most ", most_batch, "; otherwise unset the variable");
   }
   if (forced_path() != Path::persistent) return;
   fail("fourfold: expected a layer that runs in one or two launches, because FOURFOLD_GPU_PATH=persistent is set, but got ",

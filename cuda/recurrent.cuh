@@ -207,7 +207,7 @@ class PlainBackward {
 
 // The sequence as an argument of the persistent kernels, and of those of one_block.cuh; empty if they don't support it.
 std::optional<Sequence> as_sequence(const RecurrentLayer& layer);
-std::optional<Sequence> as_block_sequence(const RecurrentLayer& layer);
+std::optional<Sequence> as_block_sequence(const RecurrentLayer& layer, int gates);
 
 inline int64_t padded_size(const RecurrentLayer& layer) {
   return (layer.hidden_size + block_units - 1) / block_units * block_units;
@@ -351,20 +351,20 @@ bool run_persistent(const RecurrentBackward& job, const Tensor& grad_gates) {
   });
 }
 
-// Calls f(std::integral_constant<int, n>()) for the first n chunks that cover the layer's units, at most most_block_chunks.
-template <typename F>
+// Calls f(std::integral_constant<int, n>()) for the first n chunks that cover the layer's units.
+template <typename Cell, typename F>
 void with_block_chunks(int size, const F& f) {
   if (size <= 2 * block_chunk) return f(std::integral_constant<int, 2>());
   if (size <= 4 * block_chunk) return f(std::integral_constant<int, 4>());
-  f(std::integral_constant<int, most_block_chunks>());
+  f(std::integral_constant<int, most_block_chunks(Cell::gates)>());
 }
 
 template <typename Cell, typename T>
 bool run_in_blocks(const RecurrentForward& job, const Tensor& projection) {
-  const std::optional<Sequence> sequence = as_block_sequence(job.layer);
+  const std::optional<Sequence> sequence = as_block_sequence(job.layer, Cell::gates);
   if (!sequence) return false;
   const SequenceForward<T> blocks = job_of<Cell, T>(job, *sequence, job.h_0, projection, nullptr);
-  with_block_chunks(sequence->hidden_size, [&](auto count) {
+  with_block_chunks<Cell>(sequence->hidden_size, [&](auto count) {
     constexpr int chunks = decltype(count)::value;
     launch_blocks(job.layer, one_block_forward<Cell, T, chunks>, blocks, shared_step<1, chunks>);
   });
@@ -373,10 +373,10 @@ bool run_in_blocks(const RecurrentForward& job, const Tensor& projection) {
 
 template <typename Cell, typename T>
 bool run_in_blocks(const RecurrentBackward& job, const Tensor& grad_gates) {
-  const std::optional<Sequence> sequence = as_block_sequence(job.layer);
+  const std::optional<Sequence> sequence = as_block_sequence(job.layer, Cell::gates);
   if (!sequence) return false;
   const SequenceBackward<T> blocks = job_of<Cell, T>(job, *sequence, grad_gates, nullptr);
-  with_block_chunks(sequence->hidden_size, [&](auto count) {
+  with_block_chunks<Cell>(sequence->hidden_size, [&](auto count) {
     constexpr int chunks = decltype(count)::value;
     launch_blocks(job.layer, one_block_backward<Cell, T, chunks>, blocks, shared_step<Cell::gates, chunks>);
   });

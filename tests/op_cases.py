@@ -292,7 +292,7 @@ def _torch_cases(op: str) -> list[Case]:
             gpu_path="persistent",
         ),
         case("many-rows", 3, 37, 5, 40),
-        case("many-rows-reset", 3, 513, 3, 90, reset=True, reverse=True),
+        case("many-rows-reset", 3, 513, 3, 78, reset=True, reverse=True),
         case("packed-many-rows-reset", 5, 37, 4, 70, sizes=[37, 37, 20, 3, 1], reset=True, reverse=True),
         case("chunks", 24, 13, 3, 200),  # of steps that a CPU computes together
     ]
