@@ -27,7 +27,7 @@ from benchmarks.measure import Clock, seconds_per_call, summarise
 
 VARIABLE = "FOURFOLD_GPU_PATH"
 DTYPES = (torch.bfloat16, torch.float32)
-RECURRENT = [(batch, size) for size in (128, 256, 512, 1024) for batch in (1, 16, 64, 128, 256)]
+RECURRENT = [(batch, size) for size in (64, 96, 128, 256, 512, 1024) for batch in (1, 16, 64, 128, 256)]
 CELLS = [(16, 128), (64, 512), (256, 512), (256, 1024), (1024, 1024)]
 NETWORKS = [(rows, width) for width in (16, 64, 128) for rows in (16, 256, 512, 2048, 1 << 14, 1 << 16)]
 
@@ -67,7 +67,7 @@ def works(device: torch.device, quick: bool) -> Iterator[Work]:
     for dtype in DTYPES:
         for batch, size in RECURRENT[:few]:
             sizes = {"time": 64, "batch": batch, "hidden_size": size}
-            yield work(dtype, "lltm", "persistent step vendor", sizes, (64, batch, size), *cell(batch, size))
+            yield work(dtype, "lltm", "block persistent step vendor", sizes, (64, batch, size), *cell(batch, size))
         for batch, size in CELLS[:few]:
             sizes = {"batch": batch, "hidden_size": size}
             yield work(dtype, "lltm_cell", "step vendor", sizes, (batch, size), *cell(batch, size))

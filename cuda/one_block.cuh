@@ -15,6 +15,7 @@ namespace fourfold::gpu {
 
 constexpr int threads_of_unit = 4;
 constexpr int rows_of_block = threads_of_unit;  // at most
+constexpr int64_t fewest_block_steps = 8;       // of more blocks than the device runs at once; not measured
 constexpr int values_at_once = 4;               // that a thread reads from shared memory
 constexpr int block_chunk = threads_of_unit * values_at_once;
 // The most chunks of the depth for which a thread's registers suffice on every GPU.

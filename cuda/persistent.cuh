@@ -4,8 +4,8 @@
 // The 8 warps of a block split the depth of the product: each multiplies its part of the rows by its part of the
 // weights; the sums are combined in shared memory, where one thread per row and unit applies the cell. Blocks pass
 // values (h, or the gradient of the gates) to each other through the tensors that the layer returns or saves anyway, or
-// through padded copies if the hidden size isn't a multiple of 8, as device.cuh explains. Each step has its own rows there, so nothing is overwritten while other blocks may read it. A
-// step's other inputs are loaded before it waits.
+// through padded copies if the hidden size isn't a multiple of 8, as device.cuh explains. Each step has its own rows
+// there, so nothing is overwritten while other blocks may read it. A step's other inputs are loaded before it waits.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,10 @@
 
 namespace fourfold::gpu {
 
-// Whether the kernels support padded units, by the depth of each of their warps for one gate: 64 is 512 units.
-constexpr bool may_be_padded(int depth_of_warp) { return depth_of_warp <= 64; }
+// The largest hidden size that may be padded, and whether the kernels of a depth support it, by the depth of each of
+// their warps for one gate: those of more units don't have the registers.
+constexpr int most_padded_size = 512;
+constexpr bool may_be_padded(int depth_of_warp) { return depth_of_warp * warps <= most_padded_size; }
 
 // What a thread's elements of a step read besides the product; converted only when it is used, since a conversion would
 // wait for the load.

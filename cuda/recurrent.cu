@@ -41,7 +41,8 @@ bool fits_ints(const RecurrentLayer& layer) {
 std::optional<Sequence> as_sequence(const RecurrentLayer& layer) {
   // A single step is not worth it.
   const int64_t most_rows_of_all = most_batch * (layer.offsets == nullptr ? most_launches : 1);
-  const bool fits = layer.batch >= 1 && layer.batch <= most_rows_of_all && layer.hidden_size >= 1 && layer.time >= 2;
+  const bool fits = layer.batch >= 1 && layer.batch <= most_rows_of_all && layer.hidden_size >= 1 && layer.time >= 2 &&
+                    (layer.hidden_size % block_units == 0 || layer.hidden_size <= most_padded_size);
   if (!fits || !fits_ints(layer) || !limits(layer.place).tile_products) return std::nullopt;
   return sequence_of(layer);
 }
@@ -50,6 +51,9 @@ std::optional<Sequence> as_block_sequence(const RecurrentLayer& layer, int gates
   const bool fits = layer.batch >= 1 && (layer.offsets == nullptr || layer.batch <= most_batch) && layer.hidden_size >= 1 &&
                     layer.hidden_size <= most_block_size(gates) && layer.time >= 1;
   if (!fits || !fits_ints(layer)) return std::nullopt;
+  // Each block loads all weights, which few steps of blocks that wait for each other aren't worth.
+  const bool is_one_wave = layer.batch <= int64_t(rows_of_block) * limits(layer.place).multiprocessors;
+  if (!is_one_wave && layer.time < fewest_block_steps && forced_path() != Path::block) return std::nullopt;
   return sequence_of(layer);
 }
 
@@ -68,7 +72,8 @@ void expect_choice(const RecurrentLayer& layer) {
   if (forced_path() != Path::persistent) return;
   fail("fourfold: expected a layer that runs in one or two launches, because FOURFOLD_GPU_PATH=persistent is set, but got ",
        layer.time, " steps, batch ", layer.batch, " and hidden_size ", layer.hidden_size,
-       "; that needs 2 steps or more, 16 or 32 bits, and a GPU that holds hidden_size / ", block_units, " blocks for each ", most_rows,
+       "; that needs 2 steps or more, 16 or 32 bits, a hidden_size that is a multiple of ", block_units, " or at most ",
+       most_padded_size, ", and a GPU that holds hidden_size / ", block_units, " blocks for each ", most_rows,
        " rows at once, for all rows of a packed sequence or half of the others, at most ", most_batch,
        "; otherwise unset the variable");
 }

@@ -82,7 +82,9 @@ def _fixed_state():
 def _gpu_path(request: pytest.FixtureRequest) -> Iterator[None]:
     given = request.node.callspec.params if hasattr(request.node, "callspec") else {}
     case = given.get("case")
-    with on_its_path(case, given.get("dtype"), given.get("device")) if isinstance(case, Case) else nullcontext():
+    device = getattr(request.module, "DEVICE", None)  # of a file for one device
+    dtype = given.get("dtype", torch.float32 if device == "cuda" else None)
+    with on_its_path(case, dtype, given.get("device", device)) if isinstance(case, Case) else nullcontext():
         yield
 
 

@@ -291,9 +291,10 @@ def _torch_cases(op: str) -> list[Case]:
             reverse=True,
             gpu_path="persistent",
         ),
-        case("many-rows", 3, 37, 5, 40),
-        case("many-rows-reset", 3, 513, 3, 78, reset=True, reverse=True),
-        case("packed-many-rows-reset", 5, 37, 4, 70, sizes=[37, 37, 20, 3, 1], reset=True, reverse=True),
+        case("block-pairs", 3, 20, 3, 20),
+        case("block-rows", 3, 37, 5, 40),
+        case("block-launches-reset", 3, 513, 3, 78, reset=True, reverse=True, gpu_path="block"),
+        case("packed-block-rows-reset", 5, 37, 4, 70, sizes=[37, 37, 20, 3, 1], reset=True, reverse=True),
         case("chunks", 24, 13, 3, 200),  # of steps that a CPU computes together
     ]
 
@@ -383,9 +384,11 @@ CASES = [
         _reset(_lltm_packed([20, 17, 16, 3, 1], 4, 24, True), packed=True),
         gpu_path="persistent",
     ),
-    Case("lltm", "many-rows", _lltm(3, 37, 5, 40)),
-    Case("lltm", "many-rows-reset", _reset(_lltm(3, 513, 3, 90))),
-    Case("lltm", "packed-many-rows", _lltm_packed([37, 37, 20, 3, 1], 4, 70, True)),
+    Case("lltm", "launches-padded-reset", _reset(_lltm(3, 513, 3, 13, reverse=True)), gpu_path="persistent"),
+    Case("lltm", "block-pairs", _lltm(3, 20, 3, 20)),
+    Case("lltm", "block-rows", _lltm(3, 37, 5, 40)),
+    Case("lltm", "block-launches-reset", _reset(_lltm(3, 513, 3, 90)), gpu_path="block"),
+    Case("lltm", "packed-block-rows", _lltm_packed([37, 37, 20, 3, 1], 4, 70, True)),
     Case("lltm", "chunks", _lltm(24, 13, 3, 200)),  # of steps that a CPU computes together
     *_torch_cases("lstm"),
     *_torch_cases("gru"),

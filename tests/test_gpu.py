@@ -7,8 +7,9 @@ import torch
 
 import fourfold
 from machine import devices
-from op_cases import CASES, Case, case_id, differentiable, flatten, tolerance
+from op_cases import CASES, Case, case_id, differentiable, flatten, on_its_path, tolerance
 
+DEVICE = "cuda"  # of each test
 GPUS = [device for device in devices() if device == "cuda"]
 SPECIAL = ("tutorial", "row-tiles", "row-tiles-reset", "launches-reset", "vendor", "deep")
 FEW = [case for case in CASES if case.every_path or case.name in SPECIAL]
@@ -151,12 +152,13 @@ def test_the_persistent_kernels_agree_with_a_launch_a_step(op: str) -> None:
 def test_tf32_follows_torchs_setting(op: str) -> None:
     case = next(c for c in CASES if c.id == f"{op}-row-tiles")
     args = case.arguments(torch.float32, device="cuda")
-    exact = flatten(case.function(*args))[0]
-    torch.backends.cuda.matmul.allow_tf32 = True
-    try:
-        rounded = flatten(case.function(*args))[0]
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = False
+    with on_its_path(case, torch.float32, DEVICE):
+        exact = flatten(case.function(*args))[0]
+        torch.backends.cuda.matmul.allow_tf32 = True
+        try:
+            rounded = flatten(case.function(*args))[0]
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = False
     assert not torch.equal(exact, rounded)
     torch.testing.assert_close(rounded, exact, rtol=1e-2, atol=1e-2)
 

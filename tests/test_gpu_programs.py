@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -159,6 +161,43 @@ def test_programs_are_captured_in_a_graph(call: Callable[[torch.Tensor], torch.T
     x.copy_(torch.randn(50, 300))
     graph.replay()
     torch.testing.assert_close(captured, of_rows_and_columns(x))
+
+
+TRAINING = """
+import torch, fourfold
+from torch.nn import functional as F
+
+x, w, b = (torch.randn(size, device="cuda") for size in ((10_000, 1000), (1000,), (1000,)))
+call = torch.compile(lambda x, w, b: F.layer_norm(x, (1000,), w, b), backend="fourfold")
+leaves = [each.requires_grad_() for each in (x, w, b)]
+grad = torch.randn_like(x)
+
+def inference():
+    with torch.no_grad():
+        return call(x, w, b)
+
+def training():
+    return torch.autograd.grad(call(*leaves), leaves, grad)
+
+for step in (inference, training):
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    graph.replay()
+    torch.testing.assert_close(captured, step())
+"""
+
+
+@pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU (make check-gpu)")
+def test_inference_and_training_are_captured_first_in_a_process() -> None:
+    done = subprocess.run([sys.executable, "-c", TRAINING], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.skipif("cuda" not in DEVICES, reason="needs a GPU (make check-gpu)")

@@ -15,7 +15,7 @@ constexpr int64_t vector_bytes = 16;
 
 constexpr int64_t most_blocks = 1 << 13;  // a kernel with more tiles loops over them
 constexpr int64_t most_registers = 128;   // limit for the vectors of a row that a thread holds
-constexpr int64_t rows_in_flight = 4;  // of a group of threads, in kernels that also sum columns
+constexpr int64_t rows_in_flight = 4;     // of a group of threads, in kernels that also sum columns
 constexpr int64_t most_each = 8;
 constexpr int64_t most_long_group = 1024;
 // Several blocks share a row if there are fewer than few_blocks blocks and a row takes at least fewest_rounds rounds of
@@ -23,7 +23,7 @@ constexpr int64_t most_long_group = 1024;
 constexpr int64_t few_blocks = 64;
 constexpr int64_t fewest_rounds = 8;
 constexpr int64_t wanted_blocks = 256;
-constexpr int64_t lanes_of_long = 2;  // of programs of elements with more than 64 values
+constexpr int64_t lanes_of_long = 2;      // of programs of elements with more than 64 values
 constexpr int64_t threads_of_rows = 128;  // of a block of rows that a warp or less computes
 constexpr int64_t fewest_side_by_side = 16;
 constexpr int64_t bytes_of_part = 8;
@@ -151,7 +151,8 @@ void GridLayout::share_rows() {
   const bool is_across = split_ == GridSplit::side;
   const int sums = count_column_sums(program_);
   const int64_t vectors = divided(axes_.columns, lanes_);
-  // Operands that all rows share are loaded in the stage that uses them, and not kept from stage to stage.
+  // Operands that all rows share don't count: they are loaded before the loop over rows if they fit (nest/grid/rows.py),
+  // or in each stage.
   int64_t tensors = 1;
   for_elements([&](Kind, size_t t) {
     bool varies = axes_.of_rows == 0;

@@ -18,6 +18,7 @@ from fourfold.compiler import alone
 from fourfold.compiler.calling import Program
 from fourfold.compiler.codegen import write_program
 from fourfold.compiler.fused import fused_nodes
+from fourfold.compiler.passes.decompose import decompose
 from fourfold.compiler.passes.fuse import fuse
 from fourfold.devices import programs
 from graphs import operators, refusals
@@ -69,6 +70,22 @@ def test_a_layer_norm_alone_is_a_program_on_a_gpu() -> None:
         return alone.reason(group.target.members, as_nests=True) is not None
 
     assert not is_left(norm, "cuda") and is_left(softmax, "cuda") and not is_left(softmax, "cpu")
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_layer_norms_gradient_is_decomposed_where_programs_run(runs: bool) -> None:
+    """The gradients of the parameters become sums; otherwise torch's kernel computes all of them."""
+    operator = torch.ops.aten.native_layer_norm_backward.default
+
+    def gradient(grad: Tensor, x: Tensor, mean: Tensor, deviation: Tensor, w: Tensor, b: Tensor) -> list[Tensor]:
+        return list(operator(grad, x, [6], mean, deviation, w, b, [True, True, True]))
+
+    with FakeTensorMode():
+        sizes = ((4, 6), (4, 6), (4, 1), (4, 1), (6,), (6,))
+        module = make_fx(gradient)(*(torch.empty(size, device="cuda") for size in sizes))
+    with mock.patch.object(programs, "obstacle", lambda type: "" if runs else "none here"):
+        masks = [node.args[-1] for node in decompose(module).graph.nodes if node.target == operator]
+    assert masks == [[True, not runs, not runs]]
 
 
 @pytest.mark.usefixtures("on_gpus")

@@ -1,6 +1,6 @@
 """Single operators: those that a program computes as fast as torch's kernel if nothing is fused with them. All others
 fall back to torch, whose kernels also make one pass over memory. docs/compiler_alone.md lists those that are slower
-than in eager mode nevertheless, such as prod with its gradient.
+than in eager mode nevertheless, such as prod with its gradient. On a GPU only layer norms are programs on their own.
 
 ``scripts/operators_alone.py`` measured the tables (docs/compiler_alone.md) at 1e5 and 1e6 elements on one thread.
 OURS: programs in the interpreter, on processors with AVX2 and with AVX-512; an operator is listed if its program is no
@@ -22,6 +22,7 @@ from fourfold.compiler import powers
 from fourfold.compiler.iteration_space import covers_innermost, reduced_dims
 from fourfold.compiler.lowering import ROWS
 from fourfold.compiler.views import VIEWS, hint
+from fourfold.devices import programs
 
 LOW = (torch.bfloat16, torch.float16)
 NOTHING = VIEWS | {operator.getitem, torch.ops.aten.detach.default, torch.ops.aten.alias.default}
@@ -153,7 +154,7 @@ def is_ours(node: Node, as_nest: bool) -> bool:
     first = next((v for v in map(value_of, node.all_input_nodes) if isinstance(v, Tensor)), None)
     # The other tables hold for CPUs; on a GPU torch's kernels make one pass over memory too.
     if first is not None and first.device.type != "cpu":
-        return names_of(node)[0] in ON_GPUS
+        return names_of(node)[0] in ON_GPUS and not programs.obstacle(first.device.type)
     dtype = None if first is None else first.dtype
     if names_of(node)[0] == "_to_copy":
         return dtype == torch.float16 and value_of(node).dtype not in (torch.float32, torch.int64, torch.uint8)

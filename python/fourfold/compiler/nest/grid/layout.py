@@ -15,10 +15,10 @@ ALIGNED = "v"  # stride 1, and vectors begin at multiples of their size
 @dataclass(frozen=True, slots=True)
 class GridLayout:
     """rows: how many leading axes number the rows. lanes: contiguous elements of a thread, one vector. copies: vectors
-    that a thread has in flight. group: the threads of a row; for rows side by side and for columns, the threads that
-    share one. each: how many vectors of its row a thread keeps in registers, 0 for rows that are too long. is_split:
-    whether several blocks share a row. is_wide: whether indices have 64 bits. strides: for each tensor, inputs first,
-    the class of its stride along each axis."""
+    that a thread has in flight, or rows, where rows are kept and columns summed. group: the threads of a row; for
+    rows side by side and for columns, the threads that share one. each: how many vectors of its row a thread keeps
+    in registers, 0 for rows that are too long. is_split: whether several blocks share a row. is_wide: whether
+    indices have 64 bits. strides: for each tensor, inputs first, the class of its stride along each axis."""
 
     split: str
     rows: int

@@ -22,7 +22,7 @@ from fourfold.compiler.nest.plan import ROW, Plan, Slot, identity
 
 LEAST_THREADS = 256  # of a block: cpp/program/grid.cpp has the same number
 THREADS_OF_ROWS = 128  # of a block of rows that 32 threads or fewer share; likewise
-MOST_SHARED = 16  # elements of operands that all rows share, which a thread keeps
+MOST_HOISTED = 16  # elements of operands that all rows share, which a thread keeps
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class Rows(GridBuilder):
             for value in self.plan.elements(stage)
             if value.op == "input" and all(self.layout.stride(value.attribute, a) == BROADCAST for a in self.row_axes)
         )
-        if len(found) * self.layout.each * max(1, self.lanes) > MOST_SHARED or not self.row_axes:
+        if len(found) * self.layout.each * max(1, self.lanes) > MOST_HOISTED or not self.row_axes:
             return [{} for _ in range(self.layout.each)]
         places = [self.place(self.lane, k, {}, None) for k in range(self.layout.each)]
         self.write(list(found), places)
