@@ -26,6 +26,8 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 ROUNDED = {torch.float16: 2**-9, torch.bfloat16: 2**-6}
 # For sums in another order, over the longest rows and columns here.
 SUMS = 2e-5
+# A mean of 300 is rounded to 3e-5.
+VARIANCES = 1e-4
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
@@ -139,6 +141,26 @@ def normalised_columns(x: Tensor) -> Tensor:
     return F.softmax(x.sin(), 0) * 2
 
 
+def masked(rows: int, columns: int) -> Tensor:
+    """Rows that begin or end with infinities or NaN, and a row of -inf."""
+    x = draw(rows, columns) * 40
+    for k, value in enumerate((-torch.inf, torch.inf, torch.nan)):
+        x[2 * k % rows, : columns // 2] = value
+        x[(2 * k + 1) % rows, columns // 2 :] = value
+    x[-1] = -torch.inf
+    return x
+
+
+def sums_of_exponentials(x: Tensor, dim: int = -1) -> tuple[Tensor, ...]:
+    return F.softmax(x, dim), x.logsumexp(dim), (x - x.amax(dim, keepdim=True)).exp().sum(dim)
+
+
+def variances(x: Tensor, dim: int = -1) -> tuple[Tensor, Tensor]:
+    """Far from zero: squares of the elements have no digits left for their variance."""
+    far = x * 0.25 + 300
+    return far.var(dim), far - far.mean(dim, keepdim=True)
+
+
 def sums_of_columns(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
     return (x * w).sum(0), (x.exp() + 1).sum(0)
 
@@ -229,6 +251,15 @@ FUNCTIONS = [
     Function("cross_entropy", lambda x: F.cross_entropy(x * 2, torch.arange(8, device=x.device)), (draw(8, 33),)),
     Function("softmax_side_by_side", normalised_columns, (draw(9, 130),), races=True),
     Function("softmax_side_by_side_long", normalised_columns, (draw(500, 40),)),
+    # Rows that are too long for registers, each computed by one block and by several; and their columns.
+    Function("exponentials_of_long_rows", sums_of_exponentials, (masked(65, 8195),)),
+    Function("exponentials_of_few_long_rows", sums_of_exponentials, (masked(3, 40_004),)),
+    Function("exponentials_of_columns", partial(sums_of_exponentials, dim=0), (masked(2050, 66).t().contiguous(),),
+             races=True),
+    Function("variances_of_long_rows", variances, (draw(65, 8195),), VARIANCES),
+    Function("variances_of_few_long_rows", variances, (draw(3, 40_004),), VARIANCES),
+    Function("variances_of_columns", partial(variances, dim=0), (draw(66, 2050),), VARIANCES),
+    Function("variances_of_few_columns", partial(variances, dim=0), (draw(500, 40),), VARIANCES),
     Function("layer_norm_of_few", layer_norm, (draw(4, 5), draw(5), draw(5))),
     Function("layer_norm_of_many", layer_norm, (draw(300, 64), draw(64), draw(64)), races=True),
     # So many rows that a block which sums columns has several in flight.

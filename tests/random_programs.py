@@ -56,9 +56,14 @@ class RandomProgram:
 
 class Generator:
     def __init__(
-        self, seed: int, types: Sequence[str] = ("float32", "float32", "float64", "int32", "int64", "boolean")
+        self,
+        seed: int,
+        types: Sequence[str] = ("float32", "float32", "float64", "int32", "int64", "boolean"),
+        normalises: bool = False,
     ):
+        """normalises: whether rows have softmaxes and variances."""
         self.random = random.Random(seed)
+        self.normalises = normalises
         torch.manual_seed(seed)
         self.types = types
         self.lines: list[str] = []
@@ -83,7 +88,10 @@ class Generator:
         for k in range(rng.randint(1, 4)):
             self.add_input(k)
         for _ in range(rng.randint(1, 12)):
-            self.add_operation()
+            if self.normalises and rng.random() < 0.5:
+                self.add_normalisation()
+            else:
+                self.add_operation()
         outputs = [self.output() for _ in range(rng.randint(1, 3))]
         axes = [f"{letter}={size}" for letter, size in zip(self.axes, self.sizes, strict=True)]
         if self.outer is not None:
@@ -160,6 +168,26 @@ class Generator:
             mask, _, of_mask = rng.choice(masks)
             return self.add(type, max(level, own, of_mask), f"where {mask} {name} {other}")
         return self.add(type, max(level, own), f"{rng.choice(BINARY[type])} {name} {other}")
+
+    def add_normalisation(self) -> None:
+        """exp(x - m), m and the sum of it, with m = amax(x); or (x - m)², likewise, with the mean m."""
+        found = [
+            name for name, type, level in self.values if type == "float32" and level == 2 and self.outer is not None
+        ]
+        if not found:
+            return self.add_operation()
+        x = self.random.choice(found)
+        if self.random.random() < 0.5:
+            self.add("float32", 1, f"amax {x}")
+            self.add("float32", 2, f"sub {x} {self.values[-1][0]}")
+            self.add("float32", 2, f"exp {self.values[-1][0]}")
+        else:
+            self.add("float32", 1, f"sum {x}")
+            self.add("float32", 0, "columns")
+            self.add("float32", 1, f"div {self.values[-2][0]} {self.values[-1][0]}")
+            self.add("float32", 2, f"sub {x} {self.values[-1][0]}")
+            self.add("float32", 2, f"mul {self.values[-1][0]} {self.values[-1][0]}")
+        return self.add("float32", 1, f"sum {self.values[-1][0]}")
 
     def output(self) -> str:
         rng = self.random

@@ -139,6 +139,11 @@ def test_random_programs_with_wide_indices() -> None:
     expect_success(PLAIN.random(0, 25, "--wide"))
 
 
+@pytest.mark.parametrize("setting", [WIDE_WARP, CHECKED], ids=named)
+def test_random_programs_with_long_rows(setting: Setting) -> None:
+    expect_success(setting.random(0, 160 if simulated.FULL else 25, "--long"))
+
+
 @pytest.mark.parametrize("setting", SETTINGS[1:], ids=named)
 def test_compiled_functions(setting: Setting) -> None:
     expect_success(setting.tests("test_gpu_programs.py"))
@@ -171,9 +176,9 @@ def test_a_sum_in_the_order_of_threads_has_other_bits(tmp_path: Path) -> None:
     assert len(digests) == 2
 
 
-@pytest.mark.parametrize("fault", ["barrier", "mask", "store", "stride", "chunk"])
+@pytest.mark.parametrize("fault", ["barrier", "mask", "store", "stride", "chunk", "shift"])
 def test_a_fault_is_seen(fault: str) -> None:
-    done = CHECKED.random(0, 60, "--broken", fault)
+    done = CHECKED.random(0, 60, *(["--long"] if fault == "shift" else []), "--broken", fault)
     assert done.returncode != 0
     assert "has other values" in done.stdout or "gpusim:" in done.stdout, done.stdout[-3000:]
 

@@ -6,8 +6,9 @@ from fourfold.compiler.ir import Program
 from fourfold.compiler.nest.grid.builder import GridBuilder, first_number
 from fourfold.compiler.nest.grid.columns import Finish, SumsOfChunks
 from fourfold.compiler.nest.grid.elements import Elements
-from fourfold.compiler.nest.grid.layout import COLUMNS, ELEMENTS, GridLayout
-from fourfold.compiler.nest.grid.rows import Rows, SplitRows
+from fourfold.compiler.nest.grid.layout import COLUMNS, ELEMENTS, ROWS, SIDE_BY_SIDE, GridLayout
+from fourfold.compiler.nest.grid.rows import Rows
+from fourfold.compiler.nest.grid.split_rows import SplitRows
 from fourfold.compiler.nest.loops import Grid
 from fourfold.compiler.nest.plan import ELEMENT, NotCompiled, Plan
 from fourfold.compiler.nest.steps_of_rows import IN_REGISTERS
@@ -17,7 +18,8 @@ MOST_SHARED = 48 * 1024  # bytes per block; a printer refuses what its own targe
 
 def build(program: Program, layout: GridLayout) -> Grid:
     """Raises NotCompiled."""
-    plan = Plan(program, keeps=False)
+    is_long = layout.split in (ROWS, SIDE_BY_SIDE) and not layout.each  # read once for each stage
+    plan = Plan(program, keeps=False, has_online=is_long)
     if layout.steps is not None:
         check_steps(plan, layout)
     kernels = [builder.write_kernel() for builder in builders(plan, layout)]

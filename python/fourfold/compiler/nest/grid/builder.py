@@ -260,6 +260,8 @@ class GridBuilder:
         return self.writer.let("select", vector.type, valid, vector, first, lanes=vector.lanes)
 
     def fold(self, value: Value, vector: Operand) -> Operand:
+        if not vector.lanes:
+            return vector
         return self.writer.let("fold", value.type, vector, attribute=value.op, name=self.plan.name(value))
 
     def exchanged(self, op: str, total: Operand, group: int) -> Operand:

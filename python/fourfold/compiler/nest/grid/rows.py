@@ -3,13 +3,12 @@ are adjacent in memory, one thread of each group of 32, whose threads lie along 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fourfold.compiler.dtypes import INT64
 from fourfold.compiler.ir import Value
+from fourfold.compiler.nest.grid import online
 from fourfold.compiler.nest.grid.builder import (
-    CHUNK,
-    CHUNKS,
     LANES_OF_GROUP,
     GridBuilder,
     Place,
@@ -18,6 +17,7 @@ from fourfold.compiler.nest.grid.builder import (
 from fourfold.compiler.nest.grid.layout import SIDE_BY_SIDE, GridLayout
 from fourfold.compiler.nest.layout import BROADCAST
 from fourfold.compiler.nest.loops import INDEX, Constant, Kernel, Operand, Ref, Store
+from fourfold.compiler.nest.online import Online
 from fourfold.compiler.nest.plan import ROW, Plan, Slot, identity
 
 LEAST_THREADS = 256  # of a block: cpp/program/grid.cpp has the same number
@@ -34,6 +34,14 @@ class Row:
     valid: Ref | None
     places: list[Place]
     known: dict[Value, Operand] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Parts:
+    """A thread's parts of a stage's totals, before its lanes are combined; and of second totals of pairs."""
+
+    vectors: dict[Value, Operand]
+    online: list[online.OnlineTotal] = field(default_factory=list)
 
 
 class Rows(GridBuilder):
@@ -117,8 +125,11 @@ class Rows(GridBuilder):
             for row in rows:
                 self.known = row.known
                 parts.append(self.stage(stage, row.places, row.offsets, row.valid))
-            for row, totals in zip(rows, self.row_totals(parts), strict=True):
+            for row, totals in zip(rows, self.row_totals([each.vectors for each in parts]), strict=True):
                 row.known |= totals
+            for row, each in zip(rows, parts, strict=True):
+                self.known = row.known
+                row.known |= self.second_totals({each.pair: each.relative_to for each in each.online})
         for row in rows:
             self.known = row.known
             is_first = self.both(self.let("equal", self.lane, 0), row.valid)
@@ -142,12 +153,10 @@ class Rows(GridBuilder):
         column = self.writer.index("*", vector, self.lanes, "column")
         return Place(self.column_offsets(column, offsets), self.both(inside, valid))
 
-    def stage(
-        self, stage: int, places: list[Place], offsets: dict[int, Operand], valid: Ref | None
-    ) -> dict[Value, Operand]:
+    def stage(self, stage: int, places: list[Place], offsets: dict[int, Operand], valid: Ref | None) -> Parts:
         """One pass over a row; returns each thread's part of the totals."""
         if places:
-            return self.write_stage(stage, places, {})
+            return Parts(self.write_stage(stage, places, {}))
         writer = self.writer
         sums = {
             value: writer.variable(
@@ -156,13 +165,36 @@ class Rows(GridBuilder):
             for value in self.plan.sums(stage)
         }
         if not (sums or self.plan.stores(stage)):
-            return {}
+            return Parts({})
+        second = self.online_totals(stage)
+        for each in second:
+            each.begin()
         first = writer.index("+", self.begin, self.lane)
         with writer.loop(first, self.end, self.layout.group * self.layout.copies, name="at") as at:
             own = [self.place(at, copy, offsets, valid) for copy in range(self.layout.copies)]
-            for value, total in self.write_stage(stage, own, sums, at).items():
+            totals = self.write_stage(stage, own, sums, at)
+            for value, total in totals.items():
                 writer.assign(sums[value], total)
-        return {value: writer.get(total) for value, total in sums.items()}
+            for each in second:
+                each.add(own, totals[each.pair.first])
+        return Parts({value: writer.get(total) for value, total in sums.items()}, second)
+
+    def online_totals(self, stage: int) -> list[online.OnlineTotal]:
+        return [
+            online.KINDS[pair.first.op](pair, self.writer, self.lanes, self.operand) for pair in self.plan.online(stage)
+        ]
+
+    def second_totals(self, given: dict[Online, Callable[[Operand], Operand]]) -> dict[Value, Operand]:
+        """The second totals of pairs whose first ones are known. given: each thread's part relative to a shift."""
+        if not given:
+            return {}
+        parts = {}
+        for pair, part in given.items():
+            for value in pair.between:
+                if value not in self.known:
+                    self.compute(value, {})
+            parts[pair.total] = part(self.scalar(pair.shift))
+        return self.row_totals([parts])[0]
 
     def write_stage(
         self, stage: int, places: list[Place], before: dict[Value, Ref], at: Operand | None = None
@@ -250,62 +282,3 @@ class Rows(GridBuilder):
         """The address and offset of the group's sum of a vector of columns, with at most 8 bytes an element."""
         column = self.writer.index("*", at, self.lanes)
         return self.sum_of_chunk(slot, self.sums.index(slot), self.number, column)
-
-
-class SplitRows(Rows):
-    """One stage of rows that several blocks share: each block reduces a chunk of a row's columns, and stores its totals
-    for the kernel of the next stage."""
-
-    def __init__(self, plan: Plan, layout: GridLayout, number: int):
-        super().__init__(plan, layout, f"stage_{number}")
-        self.number_of_stage = number
-
-    def write_kernel(self) -> Kernel:
-        writer, stage = self.writer, self.number_of_stage
-        chunk, self.chunks = self.argument(CHUNK, "chunk"), self.argument(CHUNKS, "chunks")
-        group = writer.index("/", self.block, self.chunks, "group")
-        self.part = writer.index("-", self.block, writer.index("*", group, self.chunks), "part")
-        row, valid = self.row_of(writer.index("*", group, self.rows_of_block, "first"))
-        offsets = self.offsets_along(self.row_axes, row)
-        if stage == 0:
-            self.store_numbers()
-        for before in range(stage):
-            self.compute_rows(before, offsets)
-            self.known |= self.row_totals([self.of_chunks(before, row)])[0]
-        self.compute_rows(stage, offsets)
-        self.begin = writer.index("*", self.part, chunk, "begin")
-        self.end = writer.index("min", self.end, writer.index("+", self.begin, chunk), "end")
-        totals = self.row_totals([self.stage(stage, [], offsets, valid)])[0]
-        is_first = self.both(self.let("equal", self.lane, 0), valid)
-        if totals:
-            with writer.when(is_first):
-                for value, total in totals.items():
-                    writer.body.append(Store(total, *self.of_chunk(value, row, self.part), value.type))
-        if stage == self.plan.stages - 1 and any(slot.level == ROW for slot in self.plan.outputs):
-            with writer.when(self.both(is_first, self.let("equal", self.part, 0))):
-                self.store_scalars(ROW, offsets)
-        return self.kernel
-
-    def of_chunk(self, value: Value, row: Operand, chunk: Operand) -> tuple[Ref, Operand]:
-        """The address and offset of a chunk's total: by reduction, row and chunk."""
-        writer = self.writer
-        every = [v for stage in range(self.plan.stages) for v in self.plan.sums(stage)]
-        each = writer.index("*", self.row_count, self.chunks)
-        memory = self.advance(self.scratch(), INT64, writer.index("*", each, every.index(value)), "parts")
-        return memory, writer.index("+", writer.index("*", row, self.chunks), chunk)
-
-    def of_chunks(self, stage: int, row: Operand) -> dict[Value, Operand]:
-        """Each thread's part of a row's totals of an earlier stage: the totals of some of its chunks."""
-        writer, totals = self.writer, {}
-        for value in self.plan.sums(stage):
-            first = Constant(identity(value.op, value.type), value.type)
-            total = writer.variable(value.type, first, name="total")
-            with writer.loop(self.lane, self.chunks, self.layout.group, name="chunk") as chunk:
-                memory, offset = self.of_chunk(value, row, chunk)
-                part = writer.let("load", value.type, memory, offset, attribute=value.type)
-                writer.assign(total, self.combined(value.op, writer.get(total), part))
-            totals[value] = writer.get(total)
-        return totals
-
-    def fold(self, value: Value, vector: Operand) -> Operand:
-        return vector if not vector.lanes else super().fold(value, vector)

@@ -1,0 +1,108 @@
+"""Kernels over rows that several blocks share, one for each stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from fourfold.compiler.dtypes import INT64
+from fourfold.compiler.ir import Value
+from fourfold.compiler.nest.grid.builder import CHUNK, CHUNKS
+from fourfold.compiler.nest.grid.layout import GridLayout
+from fourfold.compiler.nest.grid.online import OnlineTotal
+from fourfold.compiler.nest.grid.rows import Rows
+from fourfold.compiler.nest.loops import Constant, Kernel, Operand, Ref, Store
+from fourfold.compiler.nest.online import Online
+from fourfold.compiler.nest.plan import ROW, Plan, identity
+
+
+class SplitRows(Rows):
+    """One stage of rows that several blocks share: each block reduces a chunk of a row's columns, and stores its totals
+    for the kernel of the next stage."""
+
+    def __init__(self, plan: Plan, layout: GridLayout, number: int):
+        super().__init__(plan, layout, f"stage_{number}")
+        self.number_of_stage = number
+
+    def write_kernel(self) -> Kernel:
+        writer, stage = self.writer, self.number_of_stage
+        self.chunk, self.chunks = self.argument(CHUNK, "chunk"), self.argument(CHUNKS, "chunks")
+        group = writer.index("/", self.block, self.chunks, "group")
+        self.part = writer.index("-", self.block, writer.index("*", group, self.chunks), "part")
+        row, valid = self.row_of(writer.index("*", group, self.rows_of_block, "first"))
+        offsets = self.offsets_along(self.row_axes, row)
+        if stage == 0:
+            self.store_numbers()
+        for before in range(stage):
+            self.compute_rows(before, offsets)
+            self.known |= self.row_totals([self.of_chunks(before, row)])[0]
+            self.known |= self.second_totals(self.second_of_chunks(before, row))
+        self.compute_rows(stage, offsets)
+        self.begin = writer.index("*", self.part, self.chunk, "begin")
+        self.end = writer.index("min", self.end, writer.index("+", self.begin, self.chunk), "end")
+        parts = self.stage(stage, [], offsets, valid)
+        totals = self.row_totals([parts.vectors])[0]
+        if parts.online:
+            totals |= self.row_totals([self.second_of_chunk(parts.online, totals)])[0]
+        is_first = self.both(self.let("equal", self.lane, 0), valid)
+        if totals:
+            with writer.when(is_first):
+                for value, total in totals.items():
+                    writer.body.append(Store(total, *self.of_chunk(value, row, self.part), value.type))
+        if stage == self.plan.stages - 1 and any(slot.level == ROW for slot in self.plan.outputs):
+            with writer.when(self.both(is_first, self.let("equal", self.part, 0))):
+                self.store_scalars(ROW, offsets)
+        return self.kernel
+
+    def of_chunk(self, value: Value, row: Operand, chunk: Operand) -> tuple[Ref, Operand]:
+        """The address and offset of a chunk's total: by reduction, row and chunk."""
+        writer = self.writer
+        every = [v for stage in range(self.plan.stages) for v in self.plan.reductions(stage)]
+        each = writer.index("*", self.row_count, self.chunks)
+        memory = self.advance(self.scratch(), INT64, writer.index("*", each, every.index(value)), "parts")
+        return memory, writer.index("+", writer.index("*", row, self.chunks), chunk)
+
+    def of_chunks(self, stage: int, row: Operand) -> dict[Value, Operand]:
+        """Each thread's part of a row's totals of an earlier stage: the totals of some of its chunks."""
+        writer, totals = self.writer, {}
+        for value in self.plan.sums(stage):
+            first = Constant(identity(value.op, value.type), value.type)
+            total = writer.variable(value.type, first, name="total")
+            with writer.loop(self.lane, self.chunks, self.layout.group, name="chunk") as chunk:
+                memory, offset = self.of_chunk(value, row, chunk)
+                part = writer.let("load", value.type, memory, offset, attribute=value.type)
+                writer.assign(total, self.combined(value.op, writer.get(total), part))
+            totals[value] = writer.get(total)
+        return totals
+
+    def second_of_chunk(self, given: list[OnlineTotal], totals: dict[Value, Operand]) -> dict[Value, Operand]:
+        """Each thread's part of this chunk's second totals, relative to shifts of the chunk."""
+        count = self.writer.index("-", self.end, self.begin, "count")
+        parts = {}
+        for each in given:
+            shift = each.shift_of(totals[each.pair.first], self.elements_of(count, each.type))
+            parts[each.pair.total] = each.relative_to(shift)
+        return parts
+
+    def second_of_chunks(self, stage: int, row: Operand) -> dict[Online, Callable[[Operand], Operand]]:
+        """Likewise, of an earlier stage: the sum over some of its chunks, relative to a shift."""
+        writer = self.writer
+
+        def relative_to(shift: Operand, each: OnlineTotal) -> Operand:
+            pair = each.pair
+            total = each.variable(0.0, "total")
+            with writer.loop(self.lane, self.chunks, self.layout.group, name="chunk") as chunk:
+                first, second = (
+                    writer.let("load", value.type, *self.of_chunk(value, row, chunk), attribute=value.type)
+                    for value in (pair.first, pair.total)
+                )
+                left = writer.index("-", self.end, writer.index("*", chunk, self.chunk))
+                count = self.elements_of(writer.index("min", left, self.chunk), each.type)
+                part = each.moved(second, first, count, shift)
+                writer.assign(total, each.let("add", writer.get(total), part))
+            return writer.get(total)
+
+        return {each.pair: partial(relative_to, each=each) for each in self.online_totals(stage)}
+
+    def elements_of(self, vectors: Operand, type: str) -> Ref:
+        return self.writer.let(f"to_{type}", type, self.writer.index("*", vectors, self.lanes), name="count")

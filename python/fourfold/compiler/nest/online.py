@@ -1,0 +1,74 @@
+"""Reductions that need an earlier reduction of the same row, and can be computed in the same pass over it: the sum of a
+softmax's exponentials, and a variance's sum of squared deviations."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fourfold.compiler.dtypes import FLOAT32, FLOAT64
+from fourfold.compiler.folding import REDUCTIONS
+from fourfold.compiler.ir import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Online:
+    """total = sum(exp(x - shift)), where first = amax(x); or sum((x - shift)²), where first = sum(x).
+
+    shift: a value of the row, computed from first. between: the values that it is computed through, each after its
+    operands."""
+
+    total: Value
+    first: Value
+    x: Value
+    shift: Value
+    between: tuple[Value, ...]
+
+
+def find_online(total: Value) -> Online | None:
+    """None for a reduction that needs a pass of its own."""
+    if total.op != "sum" or total.type not in (FLOAT32, FLOAT64):
+        return None
+    (summand,) = total.operands
+    if summand.op == "exp":
+        (difference,), op = summand.operands, "amax"
+    elif summand.op == "mul" and summand.operands[0] is summand.operands[1]:
+        difference, op = summand.operands[0], "sum"
+    else:
+        return None
+    if difference.op != "sub":
+        return None
+    x, shift = difference.operands
+    through = sources(shift)
+    firsts = [value for value in through if value.op in REDUCTIONS]
+    if len(firsts) != 1 or firsts[0].op != op or firsts[0].operands[0] is not x:
+        return None
+    (first,) = firsts
+    if op == "amax" and not is_maximum(shift, first):
+        return None
+    between = tuple(value for value in through if value is not first and not value.is_constant)
+    return None if any(value.op == "input" for value in between) else Online(total, first, x, shift, between)
+
+
+def sources(value: Value) -> list[Value]:
+    """The value and those that it is computed from, back to reductions, each after its operands."""
+    found: dict[Value, None] = {}
+
+    def visit(value: Value) -> None:
+        if value in found:
+            return
+        if value.op not in REDUCTIONS:
+            for operand in value.operands:
+                visit(operand)
+        found[value] = None
+
+    visit(value)
+    return list(found)
+
+
+def is_maximum(shift: Value, maximum: Value) -> bool:
+    """Whether a sum of exp(x - shift) neither overflows nor vanishes where one of exp(x - maximum) doesn't: the maximum
+    itself, or a finite number in its place, such as for rows that are masked as a whole."""
+    if shift.op != "where":
+        return shift is maximum
+    return all(v is maximum or v.is_constant and math.isfinite(v.attribute) for v in shift.operands[1:])
