@@ -137,6 +137,12 @@ def test_the_page_has_these_scripts() -> None:
     assert {*SCRIPTS} == {"model.py", "ddp.py", "fsdp.py", "dtensor.py", *PACKAGES}
 
 
+@pytest.mark.parametrize("name", ["ddp.py", "fsdp.py", *PACKAGES])
+def test_a_script_adds_ten_lines(name: str) -> None:
+    lines = [line for line in SCRIPTS[name].splitlines() if line and not re.match(r" *#|from |import ", line)]
+    assert 3 < len(lines) <= 10
+
+
 @pytest.mark.parametrize("name", sorted({*SCRIPTS} - {"model.py"}))
 def test_the_pages_scripts_train_as_one_process_does(name: str, tmp_path: Path) -> None:
     if (package := PACKAGES.get(name)) and importlib.util.find_spec(package) is None:
