@@ -17,7 +17,7 @@ SETTINGS := FOURFOLD_CUDA FOURFOLD_HIP FOURFOLD_METAL FOURFOLD_CPU_LEVELS FOURFO
   PYTORCH_ROCM_ARCH HIPCXX ROCM_PATH ROCM_HOME CXX CXXFLAGS LDFLAGS Torch_ROOT CMAKE_ARGS FOURFOLD_NO_EXTENSION
 CHOSEN := $(foreach name,$(SETTINGS),$(if $(filter-out undefined default,$(origin $(name))),$(name)=$($(name))))
 
-.PHONY: force help python build test lint docs check-backends check-gpu check-mac sanitize-address sanitize-thread demo bench wheel clean
+.PHONY: force help python build test lint docs links check-backends check-gpu check-mac sanitize-address sanitize-thread demo bench wheel clean
 .DELETE_ON_ERROR:
 
 help:
@@ -32,6 +32,7 @@ help:
 	@echo "make sanitize-thread   run the recurrent engine under ThreadSanitizer; needs GCC"
 	@echo "make lint    check the sources with ruff, the tables of the pages, and the workflows with zizmor and actionlint"
 	@echo "make docs    build the documentation as a site, build/docs/index.html; warnings and broken links are errors"
+	@echo "make links   check the documentation's links to other sites, which needs the network"
 	@echo "make wheel   build the wheel for this machine, and test it in a fresh environment"
 	@echo "make clean   remove everything that these commands created"
 	@echo
@@ -87,6 +88,9 @@ docs: $(STAMPS)/docs $(STAMPS)/build
 	rm -rf build/docs
 	$(RUN) -m sphinx -W --keep-going -q -E -d build/doctrees docs build/docs
 	@echo "the site is built: build/docs/index.html"
+
+links: $(STAMPS)/docs $(STAMPS)/build
+	$(RUN) -m sphinx -b linkcheck --keep-going -q -E -d build/doctrees-links docs build/links
 
 wheel: $(STAMPS)/tools
 	$(RUN) scripts/wheel.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX)) \
