@@ -22,7 +22,8 @@ OF_INDICES = ("<", "equal", "both", "mask")  # conditions of grids, which change
 UNCONDITIONAL = ("add", "sub", "mul", "div", "neg")
 MOST_CONDITIONS = 3  # of which a compiler writes all combinations
 REPEATED = Counter({"LDG": 8, LOADS: 1})  # one number, which a compiler may load again
-SPILLED = 64  # bytes of stack that kernels of float64 may have: ptxas prefers them to fewer blocks on a multiprocessor
+# Bytes of stack that a kernel may have: ptxas prefers some spilled registers to fewer blocks on a multiprocessor.
+SPILLED, SPILLED_OF_FLOAT64 = 8, 64
 INDEXED = re.compile(r"\b(?:LDL|STL)\b[^;]*\[(?!R1(?:\+0x[0-9a-f]+)?\])")  # no spill, which is at R1 plus a constant
 BYTES = {None: 4, "128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 
@@ -116,8 +117,8 @@ def most_of(kernel: Kernel, layout: GridLayout, expected: Counter[str], own: Cou
 
 def is_small_spill(grid: Grid, said: str) -> bool:
     has_float64 = any(each.result.type == FLOAT64 for kernel in grid.kernels for each in lets(kernel.body))
-    is_small = all(stack <= SPILLED for _, stack in compiled_code.stacks(said))
-    return has_float64 and is_small and not INDEXED.search(said)
+    most = SPILLED_OF_FLOAT64 if has_float64 else SPILLED
+    return all(stack <= most for _, stack in compiled_code.stacks(said)) and not INDEXED.search(said)
 
 
 def faults(grid: Grid, layout: GridLayout, file: Path, cuobjdump: Path) -> str:

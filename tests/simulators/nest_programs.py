@@ -146,7 +146,8 @@ def test_random_programs_with_long_rows(setting: Setting) -> None:
 
 @pytest.mark.parametrize("setting", SETTINGS[1:], ids=named)
 def test_compiled_functions(setting: Setting) -> None:
-    expect_success(setting.tests("test_gpu_programs.py"))
+    """The order of threads matters only to kernels with barriers."""
+    expect_success(setting.tests("test_gpu_programs.py", selection="races" if setting is REVERSE else ""))
 
 
 @pytest.mark.parametrize("setting", [REVERSE, WIDE_WARP], ids=named)
@@ -280,7 +281,8 @@ def test_what_a_gate_refuses(tmp_path: Path) -> None:
     more = source.replace("store(y_out", "store(y_out + 4096, load<4>(x_data + 4096)); store(y_out", 1)
     assert "moves" in faults(more)
     assert "accesses" in faults(narrow(source))
-    assert "stack" in faults(source.replace("store(y_out", INDEXED.format(64), 1))
+    for numbers in (12, 64):
+        assert "stack" in faults(source.replace("store(y_out", INDEXED.format(numbers), 1))
     source, faults = made(CHOSEN, 4, "v,0,0,v")
     assert not faults(source)
     assert "accesses" in faults(narrow(source))
