@@ -79,6 +79,7 @@ OTHERS = {
     "twice_the_maximum": (SOFTMAX, "d: float32 = sub x m", "n: float32 = add m m\nd: float32 = sub x n"),
     "or_infinity": (SAFE_SOFTMAX, "k: float32 = constant 0.0", "k: float32 = constant inf"),
     "mean_of_another": (VARIANCE, "m: float32 = sum x", "m: float32 = sum w"),
+    "bounded_mean": (VARIANCE, "d: float32 = sub x n", "o: float32 = tanh n\nd: float32 = sub x o"),
     "product": (VARIANCE, "e: float32 = mul d d", "e: float32 = mul d x"),
 }
 

@@ -44,26 +44,38 @@ def find_online(total: Value) -> Online | None:
     if len(firsts) != 1 or firsts[0].op != op or firsts[0].operands[0] is not x:
         return None
     (first,) = firsts
-    if op == "amax" and not is_maximum(shift, first):
+    if not (is_maximum if op == "amax" else is_mean)(shift, first):
         return None
     between = tuple(value for value in through if value is not first and not value.is_constant)
-    return None if any(value.op == "input" for value in between) else Online(total, first, x, shift, between)
+    return Online(total, first, x, shift, between)
 
 
 def sources(value: Value) -> list[Value]:
-    """The value and those that it is computed from, back to reductions, each after its operands."""
+    """The value and those that it is computed from, back to reductions, each after its operands; empty if an input is
+    among them."""
     found: dict[Value, None] = {}
-
-    def visit(value: Value) -> None:
+    stack = [(value, False)]
+    while stack:
+        value, has_operands = stack.pop()
+        if value.op == "input":
+            return []
         if value in found:
-            return
-        if value.op not in REDUCTIONS:
-            for operand in value.operands:
-                visit(operand)
-        found[value] = None
-
-    visit(value)
+            continue
+        if has_operands or value.op in REDUCTIONS:
+            found[value] = None
+        else:
+            stack.append((value, True))
+            stack += [(operand, False) for operand in reversed(value.operands)]
     return list(found)
+
+
+def is_mean(shift: Value, total: Value) -> bool:
+    """Whether it is a multiple of the total, and so infinite or NaN where that is."""
+    while shift is not total:
+        if shift.op not in ("mul", "div") or not (shift.operands[1].is_constant or shift.operands[1].op == "columns"):
+            return False
+        shift = shift.operands[0]
+    return True
 
 
 def is_maximum(shift: Value, maximum: Value) -> bool:

@@ -75,7 +75,9 @@ class Exponentials(OnlineTotal):
     def add(self, places: Sequence[Place], first: Operand) -> None:
         largest = self.fold("amax", first)
         shift = self.finite(largest)
-        scale = self.exp(self.writer.get(self.largest), shift)
+        # At most 1, also where an infinite element replaces the shift by 0.
+        growth = self.let("minimum", self.let("sub", self.writer.get(self.largest), shift), self.number(0.0))
+        scale = self.let("exp", growth)
         total = self.let("mul", self.splat(scale), self.writer.get(self.sum))
         shifts = self.splat(shift)
         for place in places:
