@@ -36,7 +36,7 @@ class Run:
 
 RUNS = {
     "forwards": Run(),
-    "reverse order": Run(RACES, environment={"GPUSIM_REVERSE": "1"}),  # matters only to kernels with barriers
+    "reverse order": Run(RACES, environment={"GPUSIM_REVERSE": "1"}),  # of kernels with barriers
     "checked": Run(sanitizer="checked"),
     "ThreadSanitizer": Run(RACES, sanitizer="thread"),
 }

@@ -146,7 +146,7 @@ def test_random_programs_with_long_rows(setting: Setting) -> None:
 
 @pytest.mark.parametrize("setting", SETTINGS[1:], ids=named)
 def test_compiled_functions(setting: Setting) -> None:
-    """The order of threads matters only to kernels with barriers."""
+    """In reverse order a part, with barriers: nothing else depends on the order of threads."""
     expect_success(setting.tests("test_gpu_programs.py", selection="races" if setting is REVERSE else ""))
 
 

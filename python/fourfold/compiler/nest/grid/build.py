@@ -18,11 +18,11 @@ MOST_SHARED = 48 * 1024  # bytes per block; a printer refuses what its own targe
 
 def build(program: Program, layout: GridLayout) -> Grid:
     """Raises NotCompiled."""
-    is_long = layout.split in (ROWS, SIDE_BY_SIDE) and not layout.each  # read once for each stage
     plan = Plan(program, keeps=False)
-    with_pairs = Plan(program, keeps=False, has_online=is_long)
-    if with_pairs.stages < plan.stages:
-        plan = with_pairs
+    if layout.split in (ROWS, SIDE_BY_SIDE) and not layout.each:  # each stage reads the row again
+        with_pairs = Plan(program, keeps=False, has_online=True)
+        if with_pairs.stages < plan.stages:
+            plan = with_pairs
     if layout.steps is not None:
         check_steps(plan, layout)
     kernels = [builder.write_kernel() for builder in builders(plan, layout)]
