@@ -159,6 +159,7 @@ def cuda_old(report: Report) -> None:
         "-DFOURFOLD_HIP=OFF",
         f"-DCMAKE_CUDA_ARCHITECTURES={OLD_VIRTUAL}-virtual",
         f"-DCMAKE_CUDA_FLAGS=-I{headers} --keep --keep-dir={kept}",
+        "-DCMAKE_CUDA_FLAGS_RELEASE=-O0 -DNDEBUG",  # of host code; PTX is the same
         "-DCMAKE_CUDA_COMPILER_LAUNCHER=",  # ccache would give the object without the PTX
         CUDACXX=str(nvcc),
     )
@@ -184,7 +185,7 @@ def assemble(file: Path, architecture: str, ptxas: Path) -> str:
     text = re.sub(r"^\.version .*$", f".version {OLD_PTX}", file.read_text(), count=1, flags=re.MULTILINE)
     older = file.with_suffix(f".{architecture}.ptx")
     older.write_text(text)
-    command = [str(ptxas), f"-arch=sm_{architecture}", str(older), "-o", str(older.with_suffix(".cubin"))]
+    command = [str(ptxas), "-O0", f"-arch=sm_{architecture}", str(older), "-o", str(older.with_suffix(".cubin"))]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         return f"CUDA 12.8's ptxas refuses {file.name} for {architecture}: {done.stderr.strip().splitlines()[0]}"

@@ -68,14 +68,17 @@ def laid_out(
 ) -> list[tuple[Case, torch.dtype, str, str]]:
     """Each case and dtype in each layout on each device, except combinations that can't fail alone: operators that are
     not elementwise handle layouts before dtypes, and only the dtype's size matters there; a CPU, whose vectors need not
-    be aligned, only distinguishes 16 bits from more. On a real GPU nothing is left out."""
-    sizes = SIZES if SIMULATED else SIZES_OF_CPUS
+    be aligned, only distinguishes 16 bits from more. In a simulator one dtype is strided: the same host code runs on
+    CPUs. On a real GPU nothing is left out."""
+    sizes = dict.fromkeys(LAYOUTS, SIZES if SIMULATED else SIZES_OF_CPUS)
+    if SIMULATED:
+        sizes["strided"] = (torch.float32,)
     return [
         (case, dtype, layout, device)
         for device in devices()
         for case, dtype in pairs
         for layout in layouts
-        if device != "cpu" or layout == "contiguous" or case.op in ELEMENTWISE or dtype in sizes
+        if device != "cpu" or layout == "contiguous" or case.op in ELEMENTWISE or dtype in sizes[layout]
         if has_dtype(dtype, device)
     ]
 

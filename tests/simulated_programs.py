@@ -25,7 +25,12 @@ from simulated import BUILD, SANITIZERS, SIMULATORS, built, run
 MODULES = SIMULATORS / "modules"
 KERNEL = re.compile(r"__global__ void __launch_bounds__\(\d+\) (\w+)\(Arguments arguments\)")
 # As on a GPU: no fused multiply-add unless the source has one, and integers wrap around.
-FLAGS = ("-std=c++20", "-O1", "-g1", "-w", "-fPIC", "-fwrapv", "-ffp-contract=off", "-fvisibility=hidden")
+FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-fwrapv", "-ffp-contract=off", "-fvisibility=hidden")
+
+
+def flags_of(sanitizer: str) -> tuple[str, ...]:
+    """A sanitizer's reports name lines."""
+    return (*FLAGS, *(["-g1"] if sanitizer != "none" else []), *SANITIZERS[sanitizer])
 
 
 def serve(library: str, record: str | None = None) -> None:
@@ -71,7 +76,7 @@ def compiled(source: str, simulator: Path, sanitizer: str) -> bytes:
         file = target.with_suffix(f".{os.getpid()}.cpp")
         file.write_text(text)
         part = file.with_suffix(".so")
-        command = ["g++", "-shared", *FLAGS, *SANITIZERS[sanitizer], "-I", precompiled(sanitizer).parent, "-I", MODULES]
+        command = ["g++", "-shared", *flags_of(sanitizer), "-I", precompiled(sanitizer).parent, "-I", MODULES]
         command += [file, "-o", part, simulator]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
@@ -86,9 +91,9 @@ def precompiled(sanitizer: str) -> Path:
     """device.h, whose standard headers take half of a program's compilation. g++ takes it where it finds it first."""
 
     def compile(_: Path, header: Path) -> None:
-        run("g++", *FLAGS, *SANITIZERS[sanitizer], "-x", "c++-header", MODULES / "device.h", "-o", header)
+        run("g++", *flags_of(sanitizer), "-x", "c++-header", MODULES / "device.h", "-o", header)
 
-    return built(f"device-{sanitizer}", "device.h.gch", compile, [MODULES], FLAGS, SANITIZERS[sanitizer])
+    return built(f"device-{sanitizer}", "device.h.gch", compile, [MODULES], flags_of(sanitizer))
 
 
 def entry(kernel: str) -> str:
