@@ -23,6 +23,15 @@ from fourfold import reference
 from fourfold.operators._operator import declared
 from machine import has_tensor_cores
 from network_cases import mlp, mlp_layers_cases
+from op_arguments import (
+    GATES,
+    Draw,
+    lltm,
+    lltm_cell,
+    lltm_packed,
+    torch_layer,
+    with_reset,
+)
 
 FLOATING = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTEGRAL = (torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -70,35 +79,6 @@ def largest(wanted: Tensor) -> float:
     """The largest finite magnitude, but at least 1."""
     finite = wanted[wanted.isfinite()].abs()
     return max(1.0, finite.max().item() if finite.numel() else 0.0)
-
-
-class Draw:
-    """Draws tensors of one dtype from one seed, the same for every device."""
-
-    def __init__(self, dtype: torch.dtype, seed: int = 0, device: str = "cpu"):
-        self.dtype = dtype
-        self.device = device
-        self.generator = torch.Generator().manual_seed(seed)
-
-    def __call__(self, *shape: int, scale: float = 1.0) -> Tensor:
-        if not self.dtype.is_floating_point:
-            high = 2 if self.dtype == torch.bool else 100
-            return torch.randint(0, high, shape, generator=self.generator).to(self.dtype).to(self.device)
-        drawn = torch.randn(shape, generator=self.generator, dtype=torch.float64) * scale
-        return drawn.to(self.dtype).to(self.device)  # in this order: Apple's GPUs have no float64
-
-    def mask(self, *shape: int) -> Tensor:
-        """True for about a quarter of the elements."""
-        return (torch.rand(shape, generator=self.generator) < 0.25).to(self.device)
-
-    def special(self) -> Tensor:
-        """Special values: signed zeros, infinities, NaN, the smallest and the largest numbers."""
-        if not self.dtype.is_floating_point:
-            return self(10)
-        info = torch.finfo(self.dtype)
-        values = [0.0, -0.0, 0.5, -0.5, float("inf"), -float("inf"), float("nan"), info.tiny, info.max, -info.max]
-        values += [info.tiny / 4, 1e-3, -20.0, 20.0]
-        return torch.tensor(values, dtype=self.dtype, device=self.device)
 
 
 @dataclass(frozen=True)
@@ -172,84 +152,9 @@ class Case:
         return self.make(Draw(dtype, seed, device))
 
 
-def _lltm_cell(batch: int, input_size: int, hidden_size: int, bias: int = 1) -> Callable[[Draw], tuple]:
-    def make(draw: Draw) -> tuple:
-        state = draw(batch, hidden_size), draw(batch, hidden_size)
-        return (draw(batch, input_size), *state, *_lltm_parameters(draw, input_size, hidden_size, bias))
-
-    return make
-
-
-def _lltm_parameters(draw: Draw, input_size: int, hidden_size: int, bias: int) -> tuple:
-    scale = max(hidden_size, 1) ** -0.5
-    weights = draw(3 * hidden_size, hidden_size + input_size, scale=scale)
-    shapes = {0: None, 1: (3 * hidden_size,), 2: (1, 3 * hidden_size)}
-    return weights, None if bias == 0 else draw(*shapes[bias], scale=scale)
-
-
-def _lltm(
-    time: int, batch: int, input_size: int, hidden_size: int, bias: int = 1, reverse: bool = False
-) -> Callable[[Draw], tuple]:
-    def make(draw: Draw) -> tuple:
-        state = draw(batch, hidden_size), draw(batch, hidden_size)
-        parameters = _lltm_parameters(draw, input_size, hidden_size, bias)
-        return (draw(time, batch, input_size), *state, *parameters, reverse)
-
-    return make
-
-
-def _lltm_packed(sizes: list[int], input_size: int, hidden_size: int, reverse: bool) -> Callable[[Draw], tuple]:
-    def make(draw: Draw) -> tuple:
-        state = draw(sizes[0], hidden_size), draw(sizes[0], hidden_size)
-        parameters = _lltm_parameters(draw, input_size, hidden_size, 1)
-        return (draw(sum(sizes), input_size), *state, *parameters, reverse, torch.tensor(sizes))
-
-    return make
-
-
-GATES = {"lstm": 4, "gru": 3}
-
-
-def _torch_layer(
-    op: str,
-    time: int,
-    batch: int,
-    input_size: int,
-    hidden_size: int,
-    bias: str = "both",
-    reverse: bool = False,
-    sizes: list[int] | None = None,
-    reset: bool = False,
-) -> Callable[[Draw], tuple]:
-    """lstm or gru; packed if `sizes` is given. `bias`: which biases exist: both, ih, hh or none."""
-
-    def make(draw: Draw) -> tuple:
-        rows, scale = GATES[op] * hidden_size, max(hidden_size, 1) ** -0.5
-        state = [draw(batch, hidden_size) for _ in range(2 if op == "lstm" else 1)]
-        weights = draw(rows, input_size, scale=scale), draw(rows, hidden_size, scale=scale)
-        biases = (draw(rows, scale=scale) if bias in ("both", side) else None for side in ("ih", "hh"))
-        steps = (time, batch) if sizes is None else (sum(sizes),)
-        packed = None if sizes is None else torch.tensor(sizes)
-        arguments = (draw(*steps, input_size), *state, *weights, *biases, reverse, packed)
-        return (*arguments, draw.mask(*steps)) if reset else arguments
-
-    return make
-
-
-def _reset(make: Callable[[Draw], tuple], packed: bool = False) -> Callable[[Draw], tuple]:
-    """An LLTM's case with restarts."""
-
-    def made(draw: Draw) -> tuple:
-        arguments = make(draw)
-        shape = arguments[0].shape[:1] if packed else arguments[0].shape[:2]
-        return (*arguments, *[None] * (7 - len(arguments)), draw.mask(*shape))
-
-    return made
-
-
 def _torch_cases(op: str) -> list[Case]:
     def case(name: str, *sizes: int, every_path: bool = False, gpu_path: str = "", **options: Any) -> Case:
-        return Case(op, name, _torch_layer(op, *sizes, **options), every_path=every_path, gpu_path=gpu_path)
+        return Case(op, name, torch_layer(op, *sizes, **options), every_path=every_path, gpu_path=gpu_path)
 
     lengths = [5, 5, 3, 2, 1, 1]
     return [
@@ -325,71 +230,76 @@ CASES = [
     Case("axpby", "broadcast-column", lambda d: (d(40, 257), d(40, 1))),
     Case("axpby", "broadcast-middle", lambda d: (d(40, 7, 11), d(40, 1, 11))),
     Case("axpby", "special", lambda d: (d.special(), d.special().flip(0), 0.5, 1.0), gradient=False),
-    Case("lltm_cell", "tutorial", _lltm_cell(16, 32, 128)),
-    Case("lltm_cell", "odd", _lltm_cell(3, 5, 7), every_path=True),
-    Case("lltm_cell", "one", _lltm_cell(1, 1, 1)),
-    Case("lltm_cell", "no-bias", _lltm_cell(4, 6, 17, bias=0), every_path=True),
-    Case("lltm_cell", "bias-row", _lltm_cell(4, 6, 16, bias=2)),
+    Case("lltm_cell", "tutorial", lltm_cell(16, 32, 128)),
+    Case("lltm_cell", "odd", lltm_cell(3, 5, 7), every_path=True),
+    Case("lltm_cell", "one", lltm_cell(1, 1, 1)),
+    Case("lltm_cell", "no-bias", lltm_cell(4, 6, 17, bias=0), every_path=True),
+    Case("lltm_cell", "bias-row", lltm_cell(4, 6, 16, bias=2)),
     # On a CPU: a remainder of rows smaller than a vector; a last vector that overlaps its predecessor; work for several
     # threads.
-    Case("lltm_cell", "left-over", _lltm_cell(18, 5, 15)),
-    Case("lltm_cell", "overlap", _lltm_cell(41, 3, 33)),
-    Case("lltm_cell", "wide", _lltm_cell(49, 33, 200)),
-    Case("lltm_cell", "vendor", _lltm_cell(1024, 64, 160)),
-    Case("lltm_cell", "zero-batch", _lltm_cell(0, 5, 8)),
-    Case("lltm_cell", "no-features", _lltm_cell(4, 0, 5)),
-    Case("lltm_cell", "no-units", _lltm_cell(4, 3, 0)),
-    Case("lltm", "short", _lltm(5, 4, 6, 16), gpu_path="persistent"),
-    Case("lltm", "odd", _lltm(7, 3, 5, 19), every_path=True),
-    Case("lltm", "one", _lltm(1, 1, 1, 1)),
-    Case("lltm", "wide", _lltm(3, 13, 9, 67)),
-    Case("lltm", "reverse", _lltm(6, 5, 4, 18, reverse=True)),
-    Case("lltm", "no-bias", _lltm(4, 2, 3, 33, bias=0)),
-    Case("lltm", "bias-row", _lltm(4, 2, 3, 8, bias=2), gpu_path="persistent"),
-    Case("lltm", "zero-time", _lltm(0, 3, 4, 5)),
-    Case("lltm", "zero-batch", _lltm(4, 0, 3, 5)),
-    Case("lltm", "no-features", _lltm(4, 3, 0, 5)),
-    Case("lltm", "no-units", _lltm(4, 3, 2, 0)),
-    Case("lltm", "packed", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, False), every_path=True),
-    Case("lltm", "packed-reverse", _lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, True), every_path=True),
+    Case("lltm_cell", "left-over", lltm_cell(18, 5, 15)),
+    Case("lltm_cell", "overlap", lltm_cell(41, 3, 33)),
+    Case("lltm_cell", "wide", lltm_cell(49, 33, 200)),
+    Case("lltm_cell", "vendor", lltm_cell(1024, 64, 160)),
+    Case("lltm_cell", "zero-batch", lltm_cell(0, 5, 8)),
+    Case("lltm_cell", "no-features", lltm_cell(4, 0, 5)),
+    Case("lltm_cell", "no-units", lltm_cell(4, 3, 0)),
+    Case("lltm", "short", lltm(5, 4, 6, 16), gpu_path="persistent"),
+    Case("lltm", "odd", lltm(7, 3, 5, 19), every_path=True),
+    Case("lltm", "one", lltm(1, 1, 1, 1)),
+    Case("lltm", "wide", lltm(3, 13, 9, 67)),
+    Case("lltm", "reverse", lltm(6, 5, 4, 18, reverse=True)),
+    Case("lltm", "no-bias", lltm(4, 2, 3, 33, bias=0)),
+    Case("lltm", "bias-row", lltm(4, 2, 3, 8, bias=2), gpu_path="persistent"),
+    Case("lltm", "zero-time", lltm(0, 3, 4, 5)),
+    Case("lltm", "zero-batch", lltm(4, 0, 3, 5)),
+    Case("lltm", "no-features", lltm(4, 3, 0, 5)),
+    Case("lltm", "no-units", lltm(4, 3, 2, 0)),
+    Case("lltm", "packed", lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, False), every_path=True),
+    Case("lltm", "packed-reverse", lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, True), every_path=True),
     Case(
         "lltm",
         "packed-many",
-        _lltm_packed([16] * 9 + [11] * 5 + [5] * 4 + [1] * 3, 8, 64, False),
+        lltm_packed([16] * 9 + [11] * 5 + [5] * 4 + [1] * 3, 8, 64, False),
         gpu_path="persistent",
     ),
     # On a GPU: several row tiles, blocks and launches, a depth split between several warps, steps without all rows, and
     # units that are padded.
-    Case("lltm", "row-tiles", _lltm(3, 37, 5, 40), gpu_path="persistent"),
-    Case("lltm", "deep", _lltm(3, 2, 5, 136)),
-    Case("lltm", "vendor", _lltm(2, 512, 8, 224)),
-    Case("lltm", "packed-row-tiles", _lltm_packed([20, 17, 16, 3, 1], 4, 24, False), gpu_path="persistent"),
-    Case("lltm", "packed-row-tiles-reverse", _lltm_packed([20, 17, 16, 3, 1], 4, 24, True), gpu_path="persistent"),
-    Case("lltm", "reset", _reset(_lltm(7, 4, 3, 18)), every_path=True),
-    Case("lltm", "reset-reverse", _reset(_lltm(7, 4, 3, 18, reverse=True)), gpu_path="persistent"),
+    Case("lltm", "row-tiles", lltm(3, 37, 5, 40), gpu_path="persistent"),
+    Case("lltm", "deep", lltm(3, 2, 5, 136)),
+    Case("lltm", "vendor", lltm(2, 512, 8, 224)),
+    Case("lltm", "packed-row-tiles", lltm_packed([20, 17, 16, 3, 1], 4, 24, False), gpu_path="persistent"),
+    Case(
+        "lltm",
+        "packed-row-tiles-reverse",
+        lltm_packed([20, 17, 16, 3, 1], 4, 24, True),
+        gpu_path="persistent",
+    ),
+    Case("lltm", "reset", with_reset(lltm(7, 4, 3, 18)), every_path=True),
+    Case("lltm", "reset-reverse", with_reset(lltm(7, 4, 3, 18, reverse=True)), gpu_path="persistent"),
     Case(
         "lltm",
         "packed-reset",
-        _reset(_lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, False), packed=True),
+        with_reset(lltm_packed([5, 5, 3, 2, 1, 1], 4, 17, False), packed=True),
         gpu_path="persistent",
     ),
-    Case("lltm", "few-reset", _reset(_lltm(3, 2, 3, 18, reverse=True))),
-    Case("lltm", "few-packed-reset", _reset(_lltm_packed([3, 2, 1], 5, 18, False), packed=True)),
-    Case("lltm", "row-tiles-reset", _reset(_lltm(4, 37, 5, 40)), gpu_path="persistent"),
-    Case("lltm", "packed-row-groups-reverse", _lltm_packed([66, 65, 30], 3, 24, True), gpu_path="persistent"),
-    Case("lltm", "launches-reset", _reset(_lltm(3, 513, 3, 8, reverse=True)), gpu_path="persistent"),
+    Case("lltm", "few-reset", with_reset(lltm(3, 2, 3, 18, reverse=True))),
+    Case("lltm", "few-packed-reset", with_reset(lltm_packed([3, 2, 1], 5, 18, False), packed=True)),
+    Case("lltm", "row-tiles-reset", with_reset(lltm(4, 37, 5, 40)), gpu_path="persistent"),
+    Case("lltm", "packed-row-groups-reverse", lltm_packed([66, 65, 30], 3, 24, True), gpu_path="persistent"),
+    Case("lltm", "launches-reset", with_reset(lltm(3, 513, 3, 8, reverse=True)), gpu_path="persistent"),
     Case(
         "lltm",
         "packed-row-tiles-reset",
-        _reset(_lltm_packed([20, 17, 16, 3, 1], 4, 24, True), packed=True),
+        with_reset(lltm_packed([20, 17, 16, 3, 1], 4, 24, True), packed=True),
         gpu_path="persistent",
     ),
-    Case("lltm", "launches-padded-reset", _reset(_lltm(3, 513, 3, 13, reverse=True)), gpu_path="persistent"),
-    Case("lltm", "block-pairs", _lltm(3, 20, 3, 20)),
-    Case("lltm", "block-rows", _lltm(3, 37, 5, 40)),
-    Case("lltm", "block-launches-reset", _reset(_lltm(3, 513, 3, 90)), gpu_path="block"),
-    Case("lltm", "packed-block-rows", _lltm_packed([37, 37, 20, 3, 1], 4, 70, True)),
-    Case("lltm", "chunks", _lltm(24, 13, 3, 200)),  # of steps that a CPU computes together
+    Case("lltm", "launches-padded-reset", with_reset(lltm(3, 513, 3, 13, reverse=True)), gpu_path="persistent"),
+    Case("lltm", "block-pairs", lltm(3, 20, 3, 20)),
+    Case("lltm", "block-rows", lltm(3, 37, 5, 40)),
+    Case("lltm", "block-launches-reset", with_reset(lltm(3, 513, 3, 90)), gpu_path="block"),
+    Case("lltm", "packed-block-rows", lltm_packed([37, 37, 20, 3, 1], 4, 70, True)),
+    Case("lltm", "chunks", lltm(24, 13, 3, 200)),  # of steps that a CPU computes together
     *_torch_cases("lstm"),
     *_torch_cases("gru"),
     Case("mlp", "tutorial", mlp(32, sizes=(5, 15, 1))),
@@ -411,8 +321,8 @@ CASES = [
 
 
 # A hidden size for each length of the persistent kernels' loops over the depth, for any type.
-WIDE_LAYERS = [Case("lltm", f"hidden-{size}", _lltm(2, 2, 3, size)) for size in (128, 133, 264, 520, 776)] + [
-    Case(op, f"hidden-{size}", _torch_layer(op, 2, 2, 3, size)) for op in GATES for size in (128, 261, 520)
+WIDE_LAYERS = [Case("lltm", f"hidden-{size}", lltm(2, 2, 3, size)) for size in (128, 133, 264, 520, 776)] + [
+    Case(op, f"hidden-{size}", torch_layer(op, 2, 2, 3, size)) for op in GATES for size in (128, 261, 520)
 ]
 
 

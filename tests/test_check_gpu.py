@@ -1,39 +1,21 @@
 """scripts/check_gpu.py without a GPU: how it runs its steps, interprets their output, and ends."""
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 import check_gpu
-import gpu_device
-import gpu_environment
 import gpu_proof
 import gpu_sanitizers
+from check_gpu_data import DEVICE, MAC, MI, RESULTS
 from gpu_context import FAILED, NOT_RUN, PASSED, Context, Done, Outcome, stopped
-from gpu_device import Amd, Apple, Nvidia
 from machine import ROOT, linux_only
-from op_cases import tolerance
-
-DEVICE = Nvidia("NVIDIA H100 80GB HBM3", "2.11.0", "9.0", "580.1", "13.0", "13.0")
-MI = Amd("AMD Instinct MI250X", "2.11.0", "gfx90a", "7.0")
-MAC = Apple("Apple M3 Max", "2.13.0", "15.1", "40")
-RESULTS = """\
-{"test": "tests/test_values.py::test_values[cuda-lltm_cell-odd-float32-strided]", "outcome": "passed"}
-{"test": "tests/test_values.py::test_values[cuda-softshrink-one-float32-contiguous]", "outcome": "passed"}
-{"test": "tests/test_values.py::test_values[cpu-lltm-odd-float32-contiguous]", "outcome": "passed"}
-{"test": "tests/test_values.py::test_values[cuda-lltm-odd-float16-contiguous]", "outcome": "failed"}
-{"test": "tests/test_values.py::test_values[cuda-lltm-odd-float32-contiguous]", "outcome": "passed"}
-{"test": "tests/test_values.py::test_values[cuda-mlp-odd-float32-contiguous]", "outcome": "skipped"}
-{"test": "tests/test_errors.py::test_cuda", "outcome": "passed"}
-{"test": "tests/test_values.py::test_values[cuda-axpby-odd-float32-conti"""
 
 
 @pytest.fixture
@@ -156,43 +138,6 @@ def test_the_kernels_of_this_gpu_alone_are_built(device, options, variables, con
     assert asked[1][1] == variables
 
 
-def test_a_device_is_described_and_named():
-    assert (DEVICE.slug, MI.slug, MAC.slug) == ("h100-80gb-hbm3", "amd-instinct-mi250x", "apple-m3-max")
-    assert MI.describe() == "AMD Instinct MI250X, gfx90a\ntorch 2.11.0 for ROCm 7.0"
-    assert MAC.describe() == "Apple M3 Max, 40 GPU cores, macOS 15.1\ntorch 2.13.0"
-
-
-def test_devices_are_found_by_what_torch_and_the_system_say(monkeypatch):
-    said = {"sysctl": "Apple M3 Max", "ioreg": '  "gpu-core-count" = 40\n', "nvidia-smi": "580.1"}
-    monkeypatch.setattr(gpu_device, "output_of", lambda command, *words, all_lines=False: said.get(command))
-    monkeypatch.setattr(gpu_device, "find_tool", lambda name: None)
-    monkeypatch.setattr(gpu_device.platform, "mac_ver", lambda: ("15.1", (), ""))
-    monkeypatch.setattr(torch, "__version__", "2.13.0")
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
-    assert gpu_device.find_device("mps") == MAC
-    properties = SimpleNamespace(name=DEVICE.name, major=9, minor=0, gcnArchName="gfx90a:sramecc+:xnack-")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    assert gpu_device.find_device("cuda") == Nvidia(DEVICE.name, "2.13.0", "9.0", "580.1", "13.0", None)
-    monkeypatch.setattr(torch.version, "cuda", None)
-    monkeypatch.setattr(torch.version, "hip", "7.0")
-    assert gpu_device.find_device("cuda") == Amd(DEVICE.name, "2.13.0", "gfx90a", "7.0")
-
-
-def test_operators_are_counted_by_their_tests_on_a_device(tmp_path):
-    (tmp_path / "results.jsonl").write_text(RESULTS)  # its truncated last line belongs to a test that had not finished
-    named = ["axpby", "softshrink", "lltm_cell", "lltm", "mlp"]
-    passed, failed = gpu_proof.count([tmp_path / "results.jsonl"], named, "cuda")
-    assert passed == {"lltm_cell": 1, "softshrink": 1, "lltm": 1}
-    assert failed == {"lltm": 1}
-    assert gpu_proof.count([tmp_path / "results.jsonl"], named, "mps") == ({}, {})
-    proof = gpu_proof.of("cuda", {"name": "X", "capability": "9.0"}, passed, failed, "abc", False)
-    assert proof["backend"] == "cuda"
-    assert proof["operators"] == {"lltm_cell": 1, "softshrink": 1} and proof["failed"] == {"lltm": 1}
-    assert (proof["device"], proof["commit"], proof["every_test_passed"]) == ("X", "abc", False)
-
-
 def pytests(monkeypatch, ends):
     """Replaces runs of pytest, which write results and end with these codes, in turn; returns the list of commands."""
     asked, ends = [], list(ends)
@@ -284,36 +229,6 @@ def test_outcomes_are_written_as_they_come(context, tmp_path):
     said = gpu_proof.outcomes([tmp_path / "results"])
     names = {name.partition("::")[2]: outcome for name, outcome in said.items()}
     assert names == {"test_one": {"passed"}, "test_two": {"failed"}, "test_three": {"skipped"}}
-
-
-def test_a_gpus_gradients_are_held_to_the_largest_of_them():
-    """In float32, where plain torch's own sums have as large errors relative to float64."""
-    wanted = torch.tensor([1e-3, -500.0, float("inf")])
-    assert tolerance(wanted, torch.float32, "cuda", gradient=True)["atol"] == pytest.approx(0.05)
-    assert tolerance(wanted, torch.float32, "cuda")["atol"] == tolerance(wanted, torch.float32)["atol"]
-    assert tolerance(wanted / 1e6, torch.float32, "cuda", gradient=True)["atol"] == pytest.approx(1e-4)
-
-
-def without(monkeypatch, *names):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in names else find(name))
-
-
-def test_the_environment_names_what_is_missing_and_installs_nothing(monkeypatch, tmp_path):
-    monkeypatch.setattr(gpu_environment, "FOLDER", tmp_path / "venv")
-    monkeypatch.setattr(gpu_environment, "PYTHON", tmp_path / "venv" / "bin" / "python")
-    monkeypatch.setattr(gpu_environment, "expect_gpu", lambda where: None)
-    with monkeypatch.context() as here:
-        without(here, "pybind11", "expecttest", "pytest_randomly")
-        with pytest.raises(SystemExit, match=r"needs but pybind11; install it there: .* -m pip install pybind11$"):
-            gpu_environment.main()
-    assert not gpu_environment.FOLDER.exists()
-    without(monkeypatch, "expecttest", "pytest_randomly")
-    gpu_environment.main()
-    script = "import torch, pip, pytest; print(torch.__version__)"
-    done = subprocess.run([str(gpu_environment.PYTHON), "-c", script], capture_output=True, text=True)
-    assert done.stdout.strip() == torch.__version__, done.stderr
-    assert (tmp_path / "venv" / "bin" / "cmake").exists() and (tmp_path / "venv" / "bin" / "ninja").exists()
 
 
 def test_the_paths_go_to_a_file_of_their_own(context, monkeypatch, capsys):

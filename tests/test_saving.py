@@ -7,7 +7,6 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,10 @@ import fourfold
 from fourfold import _native
 from saved_models import CASES, exported, graph, header, made, rewritten, saved
 
-pytestmark = pytest.mark.skipif(_native.module is None, reason="needs the module for this torch")
-
-
-@pytest.fixture(autouse=True)
-def strict(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("FOURFOLD_STRICT", "1")
-    yield
+pytestmark = [
+    pytest.mark.skipif(_native.module is None, reason="needs the module for this torch"),
+    pytest.mark.usefixtures("strict"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -297,93 +293,12 @@ def test_a_file_is_replaced_at_once(tmp_path: Path, files: dict[str, Path]) -> N
     assert fourfold.load(path).arguments == ["input", "cache"]
 
 
-# What can't be saved.
-
-
-class Cond(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))
-
-
-class Complex(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("c", torch.ones(3, dtype=torch.complex64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (self.c * x).real
-
-
-class Sparse(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.empty_strided((3,), (1,)) + x
-
-
-class Shares(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        whole = torch.zeros(4)
-        self.register_buffer("a", whole[:3])
-        self.register_buffer("b", whole[1:])
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.a.add_(x)
-        return self.b + x
-
-
-REFUSED = {
-    Cond: "save: expected a graph that runs without Python, but it has torch's cond, which runs in Python; "
-    "compute both branches and choose with torch.where",
-    Complex: "save: expected c to have a dtype that safetensors holds, but got torch.complex64; "
-    "export torch.view_as_real",
-    Sparse: "save: expected a graph that can be loaded, but the file calls 'aten::empty_strided'",
-    Shares: "save: expected b and a to share no memory, since the model changes one in place",
-}
-
-
 def test_the_command_line_prints_a_file(files: dict[str, Path]) -> None:
     command = [sys.executable, "-m", "fourfold", "explain"]
     said = subprocess.run([*command, files["scan"]], check=True, capture_output=True, text=True).stdout
     assert said == f"{fourfold.load(files['scan'])}\n" and "= loop(" in said
     none = subprocess.run([*command, "none.ff"], capture_output=True, text=True)
     assert none.returncode == 2 and "explain: load: expected none.ff to be a model" in none.stderr
-
-
-@pytest.mark.parametrize("kind", REFUSED)
-def test_what_a_file_can_not_hold_is_refused(kind: type[nn.Module], tmp_path: Path) -> None:
-    program = torch.export.export(kind(), (torch.ones(3),))
-    with pytest.raises(ValueError) as error:
-        fourfold.save(program, tmp_path / "m.ff")
-    assert str(error.value).startswith(REFUSED[kind])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_only_exported_programs_are_saved(tmp_path: Path) -> None:
-    with pytest.raises(
-        TypeError, match=r"^save: expected the program that torch.export.export returns, but got Linear; c"
-    ):
-        fourfold.save(nn.Linear(2, 2), tmp_path / "m.ff")
-
-
-def test_an_operator_of_others_needs_their_word(tmp_path: Path) -> None:
-    @torch.library.custom_op("test_saving::twice", mutates_args=())
-    def twice(x: Tensor) -> Tensor:
-        return x * 2
-
-    twice.register_fake(torch.empty_like)
-
-    class Twice(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return twice(x) + 1
-
-    fourfold.save(torch.export.export(Twice(), (torch.ones(3),)), tmp_path / "m.ff")
-    with pytest.raises(
-        ValueError, match=r"but the file calls 'test_saving::twice'; if you trust the file, allow its na"
-    ):
-        fourfold.load(tmp_path / "m.ff")
-    assert fourfold.load(tmp_path / "m.ff", allow=("test_saving",))(torch.ones(3)).tolist() == [3, 3, 3]
-    with pytest.raises(TypeError, match="^load: expected allow to be a tuple of namespaces"):
-        fourfold.load(tmp_path / "m.ff", allow="test_saving")
 
 
 def test_a_registered_type_is_returned(tmp_path: Path) -> None:

@@ -13,39 +13,26 @@
 //   column_sum d float32 [hidden]                    the sum of each column over all rows
 //   output [y d] float32 [batch hidden] join 1       one tensor: equal parts concatenated along dimension 1
 #include <algorithm>
-#include <charconv>
-#include <limits>
-#include <optional>
-#include <stdexcept>
 #include <unordered_map>
 #include <utility>
 
+#include "program/lines.h"
 #include "program/program.h"
-#include "system/text.h"
 
 namespace fourfold::program {
 namespace {
 
 constexpr size_t most_values = 4096;
 constexpr size_t most_tensors = 256;  // inputs, and likewise outputs
-constexpr size_t longest = 60;        // characters of a word that an error quotes
 
-using Words = std::vector<std::string_view>;
-
-std::string quoted(std::string_view word) {
-  std::string shown;
-  for (const char c : word.substr(0, longest)) shown += c >= ' ' && c <= '~' ? c : '?';
-  return "'" + shown + (word.size() > longest ? "…'" : "'");
-}
-
-class Parser {
+class Parser : private Lines {
  public:
-  explicit Parser(std::string_view text) : rest_(text) {}
+  explicit Parser(std::string_view text) : Lines(text) {}
 
   Program parse() {
     if (next_line() != Words{"fourfold", "program", "1"}) refuse("expected 'fourfold program 1'");
     parse_axes(next_line());
-    while (!rest_.empty()) {
+    while (!at_end()) {
       const Words words = next_line();
       if (words.empty()) continue;
       words[0] == "output" ? parse_output(words) : words[0] == "column_sum" ? parse_column_sum(words) : parse_value(words);
@@ -56,44 +43,6 @@ class Parser {
   }
 
  private:
-  [[noreturn]] void refuse(const std::string& what) const {
-    throw std::invalid_argument("program: line " + std::to_string(line_) + ": " + what);
-  }
-  void expect(bool holds, const std::string& what, std::string_view got) const {
-    if (!holds) refuse("expected " + what + ", but got " + quoted(got));
-  }
-
-  Words next_line() {
-    ++line_;
-    const size_t end = std::min(rest_.find('\n'), rest_.size());
-    std::string_view line = rest_.substr(0, end);
-    rest_.remove_prefix(std::min(end + 1, rest_.size()));
-    Words words;
-    while (true) {
-      const size_t begin = line.find_first_not_of(' ');
-      if (begin == line.npos) return words;
-      line.remove_prefix(begin);
-      const size_t length = std::min(line.find(' '), line.size());
-      words.push_back(line.substr(0, length));
-      line.remove_prefix(length);
-    }
-  }
-
-  int64_t integer(std::string_view word, const char* what) const {
-    int64_t value = 0;
-    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-    expect(error == std::errc() && end == word.data() + word.size(), what, word);
-    return value;
-  }
-
-  std::string name(std::string_view word) const {
-    const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; };
-    const bool holds = !word.empty() && word.size() <= longest && is_letter(word[0]) &&
-                       std::all_of(word.begin(), word.end(), [&](char c) { return is_letter(c) || (c >= '0' && c <= '9'); });
-    expect(holds, "a name of letters, digits and _", word);
-    return std::string(word);
-  }
-
   Type type(std::string_view word) const {
     const auto* const found = std::find_if(std::begin(kinds), std::end(kinds), [&](Kind one) { return word == fourfold::describe(one).name; });
     expect(found != std::end(kinds), "boolean, int32, int64, float32 or float64", word);
@@ -178,21 +127,6 @@ class Parser {
     return result;
   }
 
-  // The words between [ and ].
-  Words bracketed(const Words& words, size_t& at) const {
-    Words result;
-    if (at >= words.size() || words[at][0] != '[') refuse("expected [");
-    for (bool first = true;; first = false) {
-      if (at >= words.size()) refuse("expected ]");
-      std::string_view word = words[at++];
-      if (first) word.remove_prefix(1);
-      const bool last = !word.empty() && word.back() == ']';
-      if (last) word.remove_suffix(1);
-      if (!word.empty()) result.push_back(word);
-      if (last) return result;
-    }
-  }
-
   Level level_of(const std::vector<Dim>& dims) const {
     Level level = Level::number;
     for (const Dim& dim : dims) {
@@ -260,16 +194,6 @@ class Parser {
     } else {
       value.floating = floating(word);
     }
-  }
-
-  double floating(std::string_view word) const {
-    const bool negative = !word.empty() && word[0] == '-';
-    const std::string_view digits = word.substr(negative);
-    if (digits == "inf") return negative ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
-    if (digits == "nan") return std::numeric_limits<double>::quiet_NaN();
-    const std::optional<double> value = system::parse_double(word);
-    expect(value.has_value(), "a number", word);
-    return *value;
   }
 
   void parse_operation(const Words& words, Value& value) {
@@ -400,8 +324,6 @@ class Parser {
     }
   }
 
-  std::string_view rest_;
-  int line_ = 0;
   int axes_line_ = 0;
   Program program_;
   std::vector<std::string_view> sizes_;  // of each axis, unparsed

@@ -1,7 +1,7 @@
 """Reads an operator's schema: its arguments, and how it is differentiated.
 
-The names in the two schemas determine what ``NAME_backward`` takes and returns. ``fourfold/autograd.h`` reads them in
-the same way; docs/design.md gives the rule.
+The names in the two schemas determine what ``NAME_backward`` takes and returns. ``fourfold/gradient_rule.h`` reads them
+in the same way; docs/design.md gives the rule.
 """
 
 from collections.abc import Sequence
