@@ -54,6 +54,12 @@ struct Owner {
   FOURFOLD_FN int64_t of_batch(const Sequence& sequence) const { return int64_t(row) * sequence.hidden_size + unit; }
 };
 
+// Numbers in shared memory: of a row, and of a step.
+template <int columns, int chunks>
+constexpr int shared_row = columns * chunks * block_chunk;
+template <int columns, int chunks>
+constexpr int shared_step = rows_of_block * shared_row<columns, chunks>;
+
 // A thread's weights: of each column, its quarter of the depth.
 template <int columns, int chunks>
 struct BlockWeights {
@@ -100,6 +106,17 @@ FOURFOLD_FN void multiply_row(float (&sums)[sums_count], const float* row, const
   }
 }
 
+// Likewise for all rows, of which each has its columns in shared memory.
+template <bool is_apart, int columns, int chunks, int sums_count>
+FOURFOLD_FN void multiply_rows(float (&sums)[rows_of_block][sums_count], const float* first, int rows, const Owner& owner,
+                               const BlockWeights<columns, chunks>& weights) {
+#pragma unroll
+  for (int row = 0; row < rows_of_block; ++row) {
+    if (row >= rows) break;
+    multiply_row<is_apart>(sums[row], first + row * shared_row<is_apart ? columns : 1, chunks>, owner, weights);
+  }
+}
+
 // Adds up what the four threads of a unit have for each row; each thread returns the sums of its own row.
 template <int columns>
 FOURFOLD_FN Values<float, columns> own_row(const float (&sums)[rows_of_block][columns], const Owner& owner, int rows) {
@@ -128,14 +145,48 @@ FOURFOLD_FN void clear_shared(int floats) {
   __syncthreads();
 }
 
-template <int columns, int chunks>
-constexpr int shared_row = columns * chunks * block_chunk;
-template <int columns, int chunks>
-constexpr int shared_step = rows_of_block * shared_row<columns, chunks>;
-
 // As a value of the layer's type.
 template <typename T>
 FOURFOLD_FN float as_stored(float value) { return static_cast<float>(static_cast<T>(value)); }
+
+// What a thread's element of a step reads besides h.
+template <typename Cell, typename T>
+struct BlockForwardInputs {
+  T projection[Cell::gates] = {};
+  bool restarts = false;
+  int64_t at = 0;  // of the row's first unit
+
+  FOURFOLD_FN BlockForwardInputs(const SequenceForward<T>& job, const Owner& own, const Step& step) {
+    if (!own.is_in(step)) return;
+    const int size = job.sequence.hidden_size;
+    at = (step.first + own.row) * size;
+    const T* const gate = job.projection + at * Cell::gates + own.unit;
+#pragma unroll
+    for (int g = 0; g < Cell::gates; ++g) projection[g] = gate[g * size];
+    restarts = step.restarts(job.sequence, own.row);
+  }
+
+  // hidden: the products of h with the weights.
+  FOURFOLD_FN formulas::CellStep<float, Cell::kept> compute(Values<float, Cell::gates> hidden,
+                                                            const Values<float, Cell::gates>& bias, float state) const {
+    Values<float, Cell::gates> input;
+#pragma unroll
+    for (int g = 0; g < Cell::gates; ++g) {
+      input.v[g] = static_cast<float>(projection[g]);
+      hidden.v[g] += bias.v[g];
+    }
+    return Cell::forward(input, hidden, restarts ? 0.0f : state);
+  }
+
+  FOURFOLD_FN void store(const SequenceForward<T>& job, const Owner& own, const formulas::CellStep<float, Cell::kept>& next) const {
+    job.output[at + own.unit] = static_cast<T>(next.h);
+    if (job.kept == nullptr) return;
+    if (Cell::has_c) job.cells[at + own.unit] = static_cast<T>(next.state);
+    T* const kept = job.kept + at * Cell::kept + own.unit;
+#pragma unroll
+    for (int k = 0; k < Cell::kept; ++k) kept[k * job.sequence.hidden_size] = static_cast<T>(next.kept.v[k]);
+  }
+};
 
 template <typename Cell, typename T, int chunks>
 __global__ void __launch_bounds__(block_threads<chunks>) one_block_forward(SequenceForward<T> job, int rows) {
@@ -155,23 +206,8 @@ __global__ void __launch_bounds__(block_threads<chunks>) one_block_forward(Seque
   clear_shared(2 * step_values);
   float* const rows_of_h = shared_memory<float>();
   float* const own_h = rows_of_h + own.part * shared_row<1, chunks> + own.unit;
-  struct Inputs {
-    T projection[gates];
-    bool restarts;
-    int64_t at;  // of the row's first unit
-  };
-  const auto load = [&](const Step& step) {
-    Inputs inputs{};
-    if (!own.is_in(step)) return inputs;
-    inputs.at = (step.first + own.row) * size;
-    const T* gate = job.projection + inputs.at * gates + own.unit;
-#pragma unroll
-    for (int g = 0; g < gates; ++g) inputs.projection[g] = gate[g * size];
-    inputs.restarts = step.restarts(sequence, own.row);
-    return inputs;
-  };
   Step step = end_of(sequence, sequence.reverse);
-  Inputs inputs = load(step);
+  BlockForwardInputs<Cell, T> inputs(job, own, step);
   if (own.is_there) {
     const float h = read_or_zero<float>(job.h_0, own.of_batch(sequence));
     own_h[0] = inputs.restarts ? 0.0f : h;
@@ -181,24 +217,14 @@ __global__ void __launch_bounds__(block_threads<chunks>) one_block_forward(Seque
   for (int s = 0; s < sequence.time; ++s) {
     const bool is_last = s + 1 == sequence.time;
     const Step following = is_last ? Step{} : step_after(sequence, step, sequence.reverse);
-    const Inputs next_inputs = load(following);
+    const BlockForwardInputs<Cell, T> next_inputs(job, own, following);
     float sums[rows_of_block][gates] = {};
-#pragma unroll
-    for (int row = 0; row < rows_of_block; ++row) {
-      if (row >= rows) break;
-      multiply_row<false>(sums[row], rows_of_h + s % 2 * step_values + row * shared_row<1, chunks>, own, weights);
-    }
-    Values<float, gates> hidden = own_row(sums, own, rows);
+    multiply_rows<false>(sums, rows_of_h + s % 2 * step_values, rows, own, weights);
+    const Values<float, gates> hidden = own_row(sums, own, rows);
     const bool there = own.is_in(step);
     formulas::CellStep<float, Cell::kept> next{};
     if (there) {
-      Values<float, gates> input;
-#pragma unroll
-      for (int g = 0; g < gates; ++g) {
-        input.v[g] = static_cast<float>(inputs.projection[g]);
-        hidden.v[g] += bias.v[g];
-      }
-      next = Cell::forward(input, hidden, inputs.restarts ? 0.0f : state);
+      next = inputs.compute(hidden, bias, state);
       state = next.state;
     }
     if (!is_last) {
@@ -210,15 +236,7 @@ __global__ void __launch_bounds__(block_threads<chunks>) one_block_forward(Seque
       }
       __syncthreads();
     }
-    if (there) {
-      job.output[inputs.at + own.unit] = static_cast<T>(next.h);
-      if (job.kept != nullptr) {
-        if (Cell::has_c) job.cells[inputs.at + own.unit] = static_cast<T>(next.state);
-        T* const kept = job.kept + inputs.at * Cell::kept + own.unit;
-#pragma unroll
-        for (int k = 0; k < Cell::kept; ++k) kept[k * size] = static_cast<T>(next.kept.v[k]);
-      }
-    }
+    if (there) inputs.store(job, own, next);
     step = following;
     inputs = next_inputs;
   }
@@ -251,6 +269,15 @@ struct BlockBackwardInputs {
     grad_output = read_or_zero<T>(job.grad_output, at + own.unit);
     restarts = step.restarts(job.sequence, own.row);
   }
+
+  // grad_h, grad_state: the gradients of the step's results.
+  FOURFOLD_FN auto differentiate(float grad_h, float grad_state) const {
+    Values<float, Cell::kept> of_forward;
+#pragma unroll
+    for (int k = 0; k < Cell::kept; ++k) of_forward.v[k] = static_cast<float>(kept[k]);
+    return Cell::backward(of_forward, restarts ? 0.0f : static_cast<float>(before), static_cast<float>(after),
+                          grad_h + static_cast<float>(grad_output), grad_state);
+  }
 };
 
 template <typename Cell, typename T, int chunks>
@@ -282,12 +309,7 @@ __global__ void __launch_bounds__(block_threads<chunks>) one_block_backward(Sequ
     const bool there = own.is_in(step);
     const bool restarts = there && inputs.restarts;
     if (there) {
-      Values<float, Cell::kept> kept;
-#pragma unroll
-      for (int k = 0; k < Cell::kept; ++k) kept.v[k] = static_cast<float>(inputs.kept[k]);
-      const float grad = grad_h + static_cast<float>(inputs.grad_output);
-      const auto result = Cell::backward(kept, restarts ? 0.0f : static_cast<float>(inputs.before),
-                                         static_cast<float>(inputs.after), grad, grad_state);
+      const auto result = inputs.differentiate(grad_h, grad_state);
       grad_state = restarts ? 0.0f : result.state;
       T* const gate = job.grad_gates + inputs.at * Cell::grads + own.unit;
 #pragma unroll
@@ -300,11 +322,7 @@ __global__ void __launch_bounds__(block_threads<chunks>) one_block_backward(Sequ
     if (!job.need_states && s + 1 == sequence.time) return;
     __syncthreads();
     float sums[rows_of_block][1] = {};
-#pragma unroll
-    for (int row = 0; row < rows_of_block; ++row) {
-      if (row >= rows) break;
-      multiply_row<true>(sums[row], rows_of_gates + s % 2 * step_values + row * shared_row<gates, chunks>, own, weights);
-    }
+    multiply_rows<true>(sums, rows_of_gates + s % 2 * step_values, rows, own, weights);
     const float total = own_row(sums, own, rows).v[0];
     if (there) grad_h = restarts ? 0.0f : total;
     step = before;
