@@ -264,6 +264,8 @@ FUNCTIONS = [
     Function("variances_of_few_long_rows", variances, (draw(3, 40_004),), VARIANCES),
     Function("variances_of_columns", partial(variances, dim=0), (draw(66, 2050),), VARIANCES),
     Function("variances_of_few_columns", partial(variances, dim=0), (draw(500, 40),), VARIANCES),
+    # Of a long column each thread has hundreds of elements, whose deviations are 10,000 times as small as their mean.
+    Function("variances_far_from_zero", lambda x: (x + 10_000).var(0), (draw(8000, 40),)),
     Function("layer_norm_of_few", layer_norm, (draw(4, 5), draw(5), draw(5))),
     Function("layer_norm_of_many", layer_norm, (draw(300, 64), draw(64), draw(64)), races=True),
     # So many rows that a block which sums columns has several in flight.

@@ -61,9 +61,10 @@ class Generator:
         types: Sequence[str] = ("float32", "float32", "float64", "int32", "int64", "boolean"),
         normalises: bool = False,
     ):
-        """normalises: whether rows have softmaxes and variances."""
+        """normalises: whether rows have softmaxes and variances, and some of these programs infinite elements."""
         self.random = random.Random(seed)
         self.normalises = normalises
+        self.has_infinities = normalises and self.random.random() < 0.3
         torch.manual_seed(seed)
         self.types = types
         self.lines: list[str] = []
@@ -103,16 +104,18 @@ class Generator:
         outer = 0 if self.outer is None else self.outer
         return max((2 if self.axes.index(axis) >= outer else 1 for axis in dims if axis != "1"), default=0)
 
-    def add(self, type: str, level: int, right: str) -> None:
+    def add(self, type: str, level: int, right: str) -> str:
         name = f"v{len(self.values)}"
         self.lines.append(f"{name}: {type} = {right}")
         self.values.append((name, type, level))
+        return name
 
     def add_input(self, k: int) -> None:
         rng, type = self.random, self.random.choice(self.types)
         if k > 0 and rng.random() < 0.1:
             self.arguments.append({"boolean": True, "float32": 0.5, "float64": 0.25}.get(type, 3))
-            return self.add(type, 0, "number")
+            self.add(type, 0, "number")
+            return
         dims = [axis if k == 0 or rng.random() < 0.8 else "1" for axis in self.axes]
         if k > 0 and rng.random() < 0.3:
             dims = dims[rng.randrange(len(dims)) :]
@@ -120,9 +123,12 @@ class Generator:
             rng.shuffle(dims)
         kind = rng.choice(STORED[type])
         sizes = [1 if axis == "1" else self.sizes[self.axes.index(axis)] for axis in dims]
-        self.arguments.append(self.lying_anyhow(drawn(sizes, DTYPES[kind])))
+        value = drawn(sizes, DTYPES[kind])
+        if self.has_infinities and value.dtype.is_floating_point and value.numel() > 8:
+            places = torch.randint(value.numel(), (1 + value.numel() // 256,))
+            value.view(-1)[places] = rng.choice((torch.inf, -torch.inf))
+        self.arguments.append(self.lying_anyhow(value))
         self.add(type, self.level(dims), f"input {kind} [{' '.join(dims)}]")
-        return None
 
     def lying_anyhow(self, value: Tensor) -> Tensor:
         """The same values in another memory layout."""
@@ -148,7 +154,7 @@ class Generator:
         view = room[tuple(slice(None, None, 2) for _ in value.shape)]
         return view.copy_(value)
 
-    def add_operation(self) -> None:
+    def add_operation(self) -> str:
         rng = self.random
         name, type, level = rng.choice(self.values)
         choice = rng.random()
@@ -156,7 +162,7 @@ class Generator:
             return self.add(type, 1, f"{rng.choice(REDUCTIONS[type])} {name}")
         if choice < 0.35:
             to = rng.choice([t for t in self.types if t != type] or [type])
-            if to != type:
+            if to != type and not (self.has_infinities and to.startswith("int")):  # an infinity is no integer
                 return self.add(to, level, f"to_{to} {name}")
         if choice < 0.5 and type in UNARY:
             return self.add(type, level, f"{rng.choice(UNARY[type])} {name}")
@@ -170,24 +176,40 @@ class Generator:
         return self.add(type, max(level, own), f"{rng.choice(BINARY[type])} {name} {other}")
 
     def add_normalisation(self) -> None:
-        """exp(x - m), m and the sum of it, with m = amax(x); or (x - m)², likewise, with the mean m."""
+        """The sum of exp(x - m), with m = amax(x), or a number where that is infinite, or the sum of both; or of
+        (x - m)² or (m - x)² with the mean m."""
         found = [
-            name for name, type, level in self.values if type == "float32" and level == 2 and self.outer is not None
+            (name, type)
+            for name, type, level in self.values
+            if type in ("float32", "float64") and level == 2 and self.outer is not None
         ]
         if not found:
-            return self.add_operation()
-        x = self.random.choice(found)
-        if self.random.random() < 0.5:
-            self.add("float32", 1, f"amax {x}")
-            self.add("float32", 2, f"sub {x} {self.values[-1][0]}")
-            self.add("float32", 2, f"exp {self.values[-1][0]}")
-        else:
-            self.add("float32", 1, f"sum {x}")
-            self.add("float32", 0, "columns")
-            self.add("float32", 1, f"div {self.values[-2][0]} {self.values[-1][0]}")
-            self.add("float32", 2, f"sub {x} {self.values[-1][0]}")
-            self.add("float32", 2, f"mul {self.values[-1][0]} {self.values[-1][0]}")
-        return self.add("float32", 1, f"sum {self.values[-1][0]}")
+            self.add_operation()
+            return
+        (x, type), choice = self.random.choice(found), self.random.random()
+        if choice < 0.5:
+            maximum, sums = self.add(type, 1, f"amax {x}"), []
+            if choice < 0.35:
+                sums.append(self.add_sum_of_exponentials(type, x, maximum))
+            if choice > 0.15:
+                sums.append(self.add_sum_of_exponentials(type, x, self.add_finite(type, maximum)))
+            if len(sums) == 2:
+                self.add(type, 1, f"add {sums[0]} {sums[1]}")
+            return
+        total, columns = self.add(type, 1, f"sum {x}"), self.add(type, 0, "columns")
+        mean = self.add(type, 1, f"div {total} {columns}")
+        difference = self.add(type, 2, f"sub {x} {mean}" if choice < 0.75 else f"sub {mean} {x}")
+        self.add(type, 1, f"sum {self.add(type, 2, f'mul {difference} {difference}')}")
+
+    def add_sum_of_exponentials(self, type: str, x: str, shift: str) -> str:
+        exponential = self.add(type, 2, f"exp {self.add(type, 2, f'sub {x} {shift}')}")
+        return self.add(type, 1, f"sum {exponential}")
+
+    def add_finite(self, type: str, maximum: str) -> str:
+        other = self.add(type, 0, f"constant {self.random.choice((0.0, 0.0, 200.0, -800.0))}")
+        infinity = self.add(type, 0, "constant inf")
+        is_infinite = self.add("boolean", 1, f"eq {self.add(type, 1, f'abs {maximum}')} {infinity}")
+        return self.add(type, 1, f"where {is_infinite} {other} {maximum}")
 
     def output(self) -> str:
         rng = self.random

@@ -39,7 +39,8 @@ BROKEN: dict[str, Callable[[], object]] = {
     "store": lambda: mock.patch.object(rows.Rows, "row_of", row_without_end),
     "stride": lambda: mock.patch.object(layout.GridLayout, "has_dense_columns", lambda self, tensor: True),
     "chunk": lambda: mock.patch.object(builder.GridBuilder, "sum_of_chunk", sum_of_first_chunk),
-    "shift": lambda: mock.patch.object(online.Exponentials, "moved", lambda self, total, first, count, shift: total),
+    "shift": lambda: mock.patch.object(online.Exponentials, "converted", lambda self, sum, largest, shift: sum),
+    "distance": lambda: mock.patch.object(online.Deviations, "with_distance", lambda self, squares, *given: squares),
     # The values stay right, but their bits depend on the order of the threads.
     "order": lambda: mock.patch.object(builder.GridBuilder, "across_parts", in_the_order_of_threads),
 }
@@ -113,7 +114,7 @@ def is_near(mine: Tensor, theirs: Tensor, exact: bool) -> bool:
     distance = (mine.double() - theirs.double()).abs()
     scale = theirs.double().abs().nan_to_num(0, 0, 0).max().item()
     tolerance = TOLERANCES[theirs.dtype if exact else max(theirs.dtype, torch.float32, key=TOLERANCES.get)]
-    return bool(((distance <= tolerance * (1 + scale)) | (mine == theirs) | theirs.isnan()).all())
+    return bool(((distance <= tolerance * (1 + scale)) | (mine == theirs) | mine.isnan() & theirs.isnan()).all())
 
 
 def on_device(given: object, device: str = "cpu") -> object:

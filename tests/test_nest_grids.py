@@ -10,10 +10,11 @@ import pytest
 from fourfold.compiler.nest import cuda
 from fourfold.compiler.nest.grid.build import build
 from fourfold.compiler.nest.grid.layout import GridLayout
-from fourfold.compiler.nest.plan import NotCompiled
+from fourfold.compiler.nest.plan import NotCompiled, Plan
 from fourfold.compiler.nest.reading import read
 from fourfold.explaining import nests
 from fourfold.explaining.data import Program
+from random_programs import Generator
 
 SOFTMAX = (
     "fourfold program 1\naxes a=x.0 | b=x.1\nx: float32 = input float32 [a b]\nw: float32 = input float32 [b]\n"
@@ -65,31 +66,72 @@ def test_a_row_in_registers_is_read_once() -> None:
     assert "exchange(" in source and "barrier()" not in source
 
 
-@pytest.mark.parametrize("program", [SOFTMAX, VARIANCE, SAFE_SOFTMAX], ids=["softmax", "variance", "safe_softmax"])
+TWICE = {
+    "softmax": SOFTMAX,
+    "safe_softmax": SAFE_SOFTMAX,
+    "variance": VARIANCE,
+    "negated_deviations": VARIANCE.replace("sub x n", "sub n x"),
+}
+
+
+@pytest.mark.parametrize("program", TWICE.values(), ids=TWICE)
 def test_a_long_row_is_read_twice(program: str) -> None:
     source = written(program, "rows", 1, 256, 0, 0, "nv,0v,nv,n0")
     assert kernels(source) == ["rows"] and loads(source, "x") == 2 * 2 and loads(source, "w") == 2
     assert source.count("barrier()") == 2 * 2  # two reductions
 
 
-# By a line that is replaced: what isn't a softmax or a variance.
+@pytest.mark.parametrize("is_split", [0, 1])
+def test_sums_of_two_shifts_share_a_pass_and_exponentials(is_split: int) -> None:
+    both = SOFTMAX.replace(
+        "y: float32 = div e s\n",
+        "k: float32 = constant 0.0\ni: float32 = constant inf\na: float32 = abs m\nq: boolean = eq a i\n"
+        "n: float32 = where q k m\nf: float32 = sub x n\ng: float32 = exp f\nh: float32 = sum g\n"
+        "t: float32 = add s h\ny: float32 = div e t\n",
+    )
+    once, twice = (written(program, "rows", 1, 256, 0, is_split, "nv,0v,nv,n0") for program in (SOFTMAX, both))
+    assert loads(twice, "x") == 2 * 2 and loads(twice, "w") == 2
+    in_first_pass = [source[: source.index("barrier()")].count("exp(") for source in (once, twice)]
+    assert in_first_pass[0] == in_first_pass[1] > 0
+    if is_split:  # and what a block stores for its chunk
+        stages = [source[: source.index("fourfold_stage_1")] for source in (once, twice)]
+        assert stages[0] == stages[1]
+
+
+def test_random_programs_have_online_sums() -> None:
+    """What the runs of random programs with long rows compare (run_random_programs.py)."""
+    found, shared, infinite = 0, 0, 0
+    for seed in range(25):
+        generator = Generator(seed, normalises=True)
+        program = read(generator.program().text)
+        online = Plan(program, keeps=False, has_online_sums=True)
+        if online.stages < Plan(program, keeps=False).stages:
+            found += bool(online.online)
+            infinite += generator.has_infinities
+            shared += len({each.first for each in online.online.values()}) < len(online.online)
+    assert found >= 8 and shared >= 1 and infinite >= 2, (found, shared, infinite)
+
+
+# Programs that are neither a softmax nor a variance: the line to replace and its replacement; and how often a row of x
+# and w is loaded.
 OTHERS = {
-    "maximum_of_another": (SOFTMAX, "m: float32 = amax x", "m: float32 = amax w"),
-    "smallest": (SOFTMAX, "m: float32 = amax x", "m: float32 = amin x"),
-    "twice_the_maximum": (SOFTMAX, "d: float32 = sub x m", "n: float32 = add m m\nd: float32 = sub x n"),
-    "or_infinity": (SAFE_SOFTMAX, "k: float32 = constant 0.0", "k: float32 = constant inf"),
-    "mean_of_another": (VARIANCE, "m: float32 = sum x", "m: float32 = sum w"),
-    "bounded_mean": (VARIANCE, "d: float32 = sub x n", "o: float32 = tanh n\nd: float32 = sub x o"),
-    "product": (VARIANCE, "e: float32 = mul d d", "e: float32 = mul d x"),
+    "maximum_of_another": (SOFTMAX, "m: float32 = amax x", "m: float32 = amax w", (2, 2)),
+    "smallest": (SOFTMAX, "m: float32 = amax x", "m: float32 = amin x", (3, 1)),
+    "negated": (SOFTMAX, "d: float32 = sub x m", "d: float32 = sub m x", (3, 1)),
+    "twice_the_maximum": (SOFTMAX, "d: float32 = sub x m", "n: float32 = add m m\nd: float32 = sub x n", (3, 1)),
+    "or_infinity": (SAFE_SOFTMAX, "k: float32 = constant 0.0", "k: float32 = constant inf", (3, 1)),
+    "mean_of_another": (VARIANCE, "m: float32 = sum x", "m: float32 = sum w", (2, 2)),
+    "bounded_mean": (VARIANCE, "d: float32 = sub x n", "o: float32 = tanh n\nd: float32 = sub x o", (3, 1)),
+    "product": (VARIANCE, "e: float32 = mul d d", "e: float32 = mul d x", (3, 1)),
 }
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_long_row_is_read_once_more_for_other_reductions(name: str) -> None:
-    program, line, other = OTHERS[name]
+    program, line, other, (x, w) = OTHERS[name]
     assert line in program
     source = written(program.replace(line, other), "rows", 1, 256, 0, 0, "nv,0v,nv,n0")
-    assert loads(source, "x") + loads(source, "w") > (2 + 1) * 2
+    assert (loads(source, "x"), loads(source, "w")) == (2 * x, 2 * w)
 
 
 def test_rows_of_several_blocks_have_a_kernel_for_each_stage() -> None:

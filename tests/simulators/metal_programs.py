@@ -115,6 +115,12 @@ def test_random_programs(name: str, sources: Path) -> None:
     assert code == 0 and f"{len(seeds)} programs" in said, said[-6000:]
 
 
+def test_random_programs_with_long_rows(sources: Path) -> None:
+    count, noted = 160 if FULL else 25, {"GPUSIM_SOURCES": str(sources)}
+    code, said = said_by(Run(), "run_random_programs.py", simulated_metal.build(), 0, count, "--long", **noted)
+    assert code == 0 and f"{count} programs" in said, said[-6000:]
+
+
 def test_every_program_is_in_metals_language(sources: Path, tmp_path: Path) -> None:
     """The programs of the earlier runs, or of a run for this test."""
     if not sources.exists():

@@ -139,7 +139,7 @@ def test_random_programs_with_wide_indices() -> None:
     expect_success(PLAIN.random(0, 25, "--wide"))
 
 
-@pytest.mark.parametrize("setting", [WIDE_WARP, CHECKED], ids=named)
+@pytest.mark.parametrize("setting", SETTINGS if simulated.FULL else [WIDE_WARP, CHECKED], ids=named)
 def test_random_programs_with_long_rows(setting: Setting) -> None:
     expect_success(setting.random(0, 160 if simulated.FULL else 25, "--long"))
 
@@ -157,6 +157,7 @@ def test_samples_of_operators(setting: Setting) -> None:
 
 def test_no_thread_races_with_another() -> None:
     expect_success(RACES.random(0, 5))
+    expect_success(RACES.random(0, 4, "--long"))
     expect_success(RACES.tests("test_gpu_programs.py", selection="races"))
 
 
@@ -177,9 +178,9 @@ def test_a_sum_in_the_order_of_threads_has_other_bits(tmp_path: Path) -> None:
     assert len(digests) == 2
 
 
-@pytest.mark.parametrize("fault", ["barrier", "mask", "store", "stride", "chunk", "shift"])
+@pytest.mark.parametrize("fault", ["barrier", "mask", "store", "stride", "chunk", "shift", "distance"])
 def test_a_fault_is_seen(fault: str) -> None:
-    done = CHECKED.random(0, 60, *(["--long"] if fault == "shift" else []), "--broken", fault)
+    done = CHECKED.random(0, 60, *(["--long"] if fault in ("shift", "distance") else []), "--broken", fault)
     assert done.returncode != 0
     assert "has other values" in done.stdout or "gpusim:" in done.stdout, done.stdout[-3000:]
 

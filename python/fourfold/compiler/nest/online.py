@@ -12,7 +12,7 @@ from fourfold.compiler.ir import Value
 
 
 @dataclass(frozen=True, slots=True)
-class Online:
+class OnlineSum:
     """total = sum(exp(x - shift)), where first = amax(x); or sum((x - shift)²), where first = sum(x).
 
     shift: a value of the row, computed from first. between: the values that it is computed through, each after its
@@ -20,34 +20,33 @@ class Online:
 
     total: Value
     first: Value
-    x: Value
     shift: Value
     between: tuple[Value, ...]
 
 
-def find_online(total: Value) -> Online | None:
+def find_online_sum(total: Value) -> OnlineSum | None:
     """None for a reduction that needs a pass of its own."""
     if total.op != "sum" or total.type not in (FLOAT32, FLOAT64):
         return None
     (summand,) = total.operands
-    if summand.op == "exp":
-        (difference,), op = summand.operands, "amax"
-    elif summand.op == "mul" and summand.operands[0] is summand.operands[1]:
-        difference, op = summand.operands[0], "sum"
-    else:
+    is_square = summand.op == "mul" and summand.operands[0] is summand.operands[1]
+    if not is_square and summand.op != "exp":
         return None
+    difference = summand.operands[0]
     if difference.op != "sub":
         return None
     x, shift = difference.operands
+    if is_square and not sources(shift):  # (shift - x)²
+        x, shift = shift, x
     through = sources(shift)
     firsts = [value for value in through if value.op in REDUCTIONS]
-    if len(firsts) != 1 or firsts[0].op != op or firsts[0].operands[0] is not x:
+    if len(firsts) != 1 or firsts[0].op != ("sum" if is_square else "amax") or firsts[0].operands[0] is not x:
         return None
     (first,) = firsts
-    if not (is_maximum if op == "amax" else is_mean)(shift, first):
+    if not (is_mean if is_square else is_maximum)(shift, first):
         return None
     between = tuple(value for value in through if value is not first and not value.is_constant)
-    return Online(total, first, x, shift, between)
+    return OnlineSum(total, first, shift, between)
 
 
 def sources(value: Value) -> list[Value]:

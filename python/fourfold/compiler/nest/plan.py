@@ -11,7 +11,7 @@ from fourfold import _C
 from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, FLOAT64
 from fourfold.compiler.folding import REDUCTIONS
 from fourfold.compiler.ir import Output, Program, Value
-from fourfold.compiler.nest.online import Online, find_online
+from fourfold.compiler.nest.online import OnlineSum, find_online_sum
 
 COMBINED = {  # the operation that combines two parts of a reduction
     "sum": "add",
@@ -47,22 +47,22 @@ class Slot:
 
 
 class Plan:
-    def __init__(self, program: Program, keeps: bool = True, has_online: bool = False):
-        """keeps: whether there is memory for the row's values, which are recomputed otherwise. has_online: whether a
-        stage computes pairs of reductions, instead of one stage for each."""
+    def __init__(self, program: Program, keeps: bool = True, has_online_sums: bool = False):
+        """keeps: whether there is memory for the row's values, which are recomputed otherwise. has_online_sums:
+        whether a stage computes the sums of online.py too, instead of one stage for each."""
         self.program = program
         self.values = program.values()
         self.level: dict[Value, int] = {}
         self.stage: dict[Value, int] = {}
-        self.pairs: dict[Value, Online] = {}  # by the second reduction
+        self.online: dict[Value, OnlineSum] = {}
         for value in self.values:
             operands = value.operands
             is_reduction = value.op in REDUCTIONS
             self.level[value] = ROW if is_reduction else max((self.level[v] for v in operands), default=self.of(value))
             self.stage[value] = max((self.stage[v] for v in operands), default=0) + is_reduction
-            pair = find_online(value) if has_online else None
-            if pair is not None and pair.first not in self.pairs:
-                self.pairs[value], self.stage[value] = pair, self.stage[pair.first]
+            online = find_online_sum(value) if has_online_sums else None
+            if online is not None and online.first not in self.online:
+                self.online[value], self.stage[value] = online, self.stage[online.first]
         self.inputs = [
             Slot(k, value.type if given.kind == "number" else given.kind, self.level[value], name=f"{given.name}_data")
             for k, given in enumerate(program.inputs)
@@ -132,11 +132,11 @@ class Plan:
         return -(-sum(SIZES[value.type] for value in self.kept) // 8) * 8
 
     def sums(self, stage: int) -> list[Value]:
-        """The reductions of values that a stage computes, without second ones of pairs."""
-        return [value for value in self.reductions(stage) if value not in self.pairs]
+        """The reductions of values that a stage computes, without online sums."""
+        return [value for value in self.reductions(stage) if value not in self.online]
 
-    def online(self, stage: int) -> list[Online]:
-        return [self.pairs[value] for value in self.reductions(stage) if value in self.pairs]
+    def online_sums(self, stage: int) -> list[OnlineSum]:
+        return [self.online[value] for value in self.reductions(stage) if value in self.online]
 
     def reductions(self, stage: int) -> list[Value]:
         return [value for value in self.values if value.op in REDUCTIONS and self.stage[value] == stage + 1]

@@ -20,9 +20,9 @@ def build(program: Program, layout: GridLayout) -> Grid:
     """Raises NotCompiled."""
     plan = Plan(program, keeps=False)
     if layout.split in (ROWS, SIDE_BY_SIDE) and not layout.each:  # each stage reads the row again
-        with_pairs = Plan(program, keeps=False, has_online=True)
-        if with_pairs.stages < plan.stages:
-            plan = with_pairs
+        online = Plan(program, keeps=False, has_online_sums=True)
+        if online.stages < plan.stages:
+            plan = online
     if layout.steps is not None:
         check_steps(plan, layout)
     kernels = [builder.write_kernel() for builder in builders(plan, layout)]

@@ -1,5 +1,5 @@
-"""Pairs of reductions in one pass over a row. A thread keeps the second total relative to a shift of its own, and
-converts it to the row's shift when the first total is known."""
+"""Online sums, which a pass over a row computes together with the reduction that their shift needs: a thread keeps its
+part relative to a shift of its own, and converts it to the row's shift when that is known."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from fourfold.compiler.dtypes import BOOLEAN
 from fourfold.compiler.ir import Value
 from fourfold.compiler.nest.grid.builder import Place
 from fourfold.compiler.nest.loops import Constant, Operand, Ref, Writer
-from fourfold.compiler.nest.online import Online
 
 
-class OnlineTotal(abc.ABC):
-    """A thread's part of a second total. operand: the vector of a value at a place."""
+class OnlinePart(abc.ABC):
+    """A thread's part of the online sums of a first reduction. operand: the vector of a value at a place."""
 
-    def __init__(self, pair: Online, writer: Writer, lanes: int, operand: Callable[[Value, Place], Operand]):
-        self.pair, self.writer, self.lanes, self.operand = pair, writer, lanes, operand
-        self.type = pair.total.type
+    def __init__(self, first: Value, writer: Writer, lanes: int, operand: Callable[[Value, Place], Operand]):
+        (self.x,), self.type = first.operands, first.type
+        self.writer, self.lanes, self.operand = writer, lanes, operand
 
     @abc.abstractmethod
     def begin(self) -> None:
@@ -30,17 +29,17 @@ class OnlineTotal(abc.ABC):
 
     @abc.abstractmethod
     def relative_to(self, shift: Operand) -> Operand:
-        """The total of what was added, relative to this shift."""
+        """The sum of what was added, relative to this shift."""
 
     @abc.abstractmethod
     def shift_of(self, first: Operand, count: Operand) -> Operand:
         """A shift for a chunk of a row by its first total and number of elements; it is finite if these are."""
 
     @abc.abstractmethod
-    def moved(self, total: Operand, first: Operand, count: Operand, shift: Operand) -> Operand:
-        """A chunk's total, relative to its own shift, relative to another one."""
+    def moved(self, sum: Operand, first: Operand, count: Operand, shift: Operand) -> Operand:
+        """A chunk's sum, relative to its own shift, converted to another shift."""
 
-    # Operations. A result has the lanes of the last operand.
+    # Operations. A result has as many lanes as the last operand.
 
     def let(self, op: str, *operands: Operand, name: str = "t") -> Ref:
         return self.writer.let(op, self.type, *operands, lanes=operands[-1].lanes, name=name)
@@ -64,7 +63,7 @@ class OnlineTotal(abc.ABC):
         return self.writer.let("fold", self.type, vector, attribute=op)
 
 
-class Exponentials(OnlineTotal):
+class Exponentials(OnlinePart):
     """The sum of exp(x - shift), relative to the largest element so far, and rescaled where that grows: Milakov and
     Gimelshein, "Online normalizer calculation for softmax", 2018. Relative to 0 while the largest is infinite."""
 
@@ -81,22 +80,23 @@ class Exponentials(OnlineTotal):
         total = self.let("mul", self.splat(scale), self.writer.get(self.sum))
         shifts = self.splat(shift)
         for place in places:
-            term = self.exp(self.operand(self.pair.x, place), shifts)
+            term = self.exp(self.operand(self.x, place), shifts)
             total = self.let("add", total, self.where(place.valid, term, self.number(0.0, self.lanes)))
         self.writer.assign(self.sum, total)
         self.writer.assign(self.largest, largest)
 
     def relative_to(self, shift: Operand) -> Operand:
-        total, largest = self.fold("sum", self.writer.get(self.sum)), self.writer.get(self.largest)
-        return self.moved(total, largest, None, shift)
+        return self.converted(self.fold("sum", self.writer.get(self.sum)), self.writer.get(self.largest), shift)
 
     def shift_of(self, first: Operand, count: Operand) -> Operand:
         return self.finite(first)
 
-    def moved(self, total: Operand, first: Operand, count: Operand | None, shift: Operand) -> Operand:
-        """A total of 0, of elements that are all -inf, stays 0 whatever the shift, unless that is -inf too."""
-        own = self.where(self.equal(first, float("inf")), self.number(0.0), first)
-        return self.let("mul", total, self.exp(own, shift))
+    def moved(self, sum: Operand, first: Operand, count: Operand, shift: Operand) -> Operand:
+        return self.converted(sum, first, shift)
+
+    def converted(self, sum: Operand, largest: Operand, shift: Operand) -> Ref:
+        """Right for an infinite largest element too, since the sum is then infinite, or 0 if all are -inf."""
+        return self.let("mul", sum, self.exp(largest, shift))
 
     def exp(self, x: Operand, shift: Operand) -> Ref:
         return self.let("exp", self.let("sub", x, shift))
@@ -105,19 +105,22 @@ class Exponentials(OnlineTotal):
         return self.where(self.equal(self.let("abs", largest), float("inf")), self.number(0.0), largest)
 
 
-class Deviations(OnlineTotal):
+class Deviations(OnlinePart):
     """The sum of (x - shift)², from each lane's mean and sum of squared deviations from it: Welford, "Note on a method
-    for calculating corrected sums of squares and products", 1962."""
+    for calculating corrected sums of squares and products", 1962. The mean is relative to the lane's first element: the
+    rounding error of a mean that is much larger than the deviations would be added to each of them."""
 
     def begin(self) -> None:
         self.count = self.variable(0.0, "count")  # of the elements of a lane
+        self.pivot = self.variable(0.0, "pivot", self.lanes)
         self.mean = self.variable(0.0, "mean", self.lanes)
         self.squares = self.variable(0.0, "squares", self.lanes)
 
     def add(self, places: Sequence[Place], first: Operand) -> None:
-        count, mean, squares = map(self.writer.get, (self.count, self.mean, self.squares))
+        count, pivot, mean, squares = map(self.writer.get, self.variables())
+        pivot = self.where(self.equal(count, 0.0), self.operand(self.x, places[0]), pivot)
         for place in places:
-            x = self.operand(self.pair.x, place)
+            x = self.let("sub", self.operand(self.x, place), pivot)
             more = self.let("add", count, self.number(1.0))
             difference = self.let("sub", x, mean)
             weight = self.splat(self.let("div", self.number(1.0), more))
@@ -125,26 +128,27 @@ class Deviations(OnlineTotal):
             larger = self.let("add", squares, self.let("mul", difference, self.let("sub", x, nearer)))
             count = self.where(place.valid, more, count)
             mean, squares = self.where(place.valid, nearer, mean), self.where(place.valid, larger, squares)
-        for variable, value in ((self.count, count), (self.mean, mean), (self.squares, squares)):
+        for variable, value in zip(self.variables(), (count, pivot, mean, squares), strict=True):
             self.writer.assign(variable, value)
 
     def relative_to(self, shift: Operand) -> Operand:
-        count = self.writer.get(self.count)
-        squares = self.about(
-            self.writer.get(self.squares), self.writer.get(self.mean), self.splat(count), self.splat(shift)
-        )
+        count, pivot, mean, squares = map(self.writer.get, self.variables())
+        distance = self.let("add", mean, self.let("sub", pivot, self.splat(shift)))
+        squares = self.with_distance(squares, distance, self.splat(count))
         return self.where(self.equal(count, 0.0), self.number(0.0), self.fold("sum", squares))
+
+    def variables(self) -> tuple[Ref, ...]:
+        return self.count, self.pivot, self.mean, self.squares
 
     def shift_of(self, first: Operand, count: Operand) -> Operand:
         return self.let("div", first, count)
 
-    def moved(self, total: Operand, first: Operand, count: Operand, shift: Operand) -> Operand:
-        return self.about(total, self.shift_of(first, count), count, shift)
+    def moved(self, sum: Operand, first: Operand, count: Operand, shift: Operand) -> Operand:
+        return self.with_distance(sum, self.let("sub", self.shift_of(first, count), shift), count)
 
-    def about(self, squares: Operand, mean: Operand, count: Operand, shift: Operand) -> Ref:
-        """The sum of squared deviations from a shift, by those from the mean."""
-        distance = self.let("sub", mean, shift)
+    def with_distance(self, squares: Operand, distance: Operand, count: Operand) -> Ref:
+        """The sum of squared deviations from a shift, by those from the mean and the mean's distance from the shift."""
         return self.let("add", squares, self.let("mul", count, self.let("mul", distance, distance)))
 
 
-KINDS: dict[str, type[OnlineTotal]] = {"amax": Exponentials, "sum": Deviations}  # by the first reduction
+KINDS: dict[str, type[OnlinePart]] = {"amax": Exponentials, "sum": Deviations}  # by the first reduction

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from fourfold.compiler.ir import Value
-from fourfold.compiler.nest.grid import online
 from fourfold.compiler.nest.grid.builder import (
     LANES_OF_GROUP,
     GridBuilder,
@@ -15,9 +14,10 @@ from fourfold.compiler.nest.grid.builder import (
     Total,
 )
 from fourfold.compiler.nest.grid.layout import SIDE_BY_SIDE, GridLayout
+from fourfold.compiler.nest.grid.online import KINDS, OnlinePart
 from fourfold.compiler.nest.layout import BROADCAST
 from fourfold.compiler.nest.loops import INDEX, Constant, Kernel, Operand, Ref, Store
-from fourfold.compiler.nest.online import Online
+from fourfold.compiler.nest.online import OnlineSum
 from fourfold.compiler.nest.plan import ROW, Plan, Slot, identity
 
 LEAST_THREADS = 256  # of a block: cpp/program/grid.cpp has the same number
@@ -38,10 +38,10 @@ class Row:
 
 @dataclass(slots=True)
 class Parts:
-    """A thread's parts of a stage's totals, before its lanes are combined; and of second totals of pairs."""
+    """A thread's parts of a stage's totals, before its lanes are combined; and of online sums, by the first total."""
 
     vectors: dict[Value, Operand]
-    online: list[online.OnlineTotal] = field(default_factory=list)
+    online: dict[Value, OnlinePart] = field(default_factory=dict)
 
 
 class Rows(GridBuilder):
@@ -127,9 +127,11 @@ class Rows(GridBuilder):
                 parts.append(self.stage(stage, row.places, row.offsets, row.valid))
             for row, totals in zip(rows, self.row_totals([each.vectors for each in parts]), strict=True):
                 row.known |= totals
-            for row, each in zip(rows, parts, strict=True):
+            for row, own in zip(rows, parts, strict=True):
                 self.known = row.known
-                row.known |= self.second_totals({each.pair: each.relative_to for each in each.online})
+                row.known |= self.online_totals(
+                    stage, lambda each, shift, own=own: own.online[each.first].relative_to(shift)
+                )
         for row in rows:
             self.known = row.known
             is_first = self.both(self.let("equal", self.lane, 0), row.valid)
@@ -166,34 +168,31 @@ class Rows(GridBuilder):
         }
         if not (sums or self.plan.stores(stage)):
             return Parts({})
-        second = self.online_totals(stage)
-        for each in second:
-            each.begin()
+        online = self.online_parts(stage)
+        for part in online.values():
+            part.begin()
         first = writer.index("+", self.begin, self.lane)
         with writer.loop(first, self.end, self.layout.group * self.layout.copies, name="at") as at:
             own = [self.place(at, copy, offsets, valid) for copy in range(self.layout.copies)]
             totals = self.write_stage(stage, own, sums, at)
             for value, total in totals.items():
                 writer.assign(sums[value], total)
-            for each in second:
-                each.add(own, totals[each.pair.first])
-        return Parts({value: writer.get(total) for value, total in sums.items()}, second)
+            for first, part in online.items():
+                part.add(own, totals[first])
+        return Parts({value: writer.get(total) for value, total in sums.items()}, online)
 
-    def online_totals(self, stage: int) -> list[online.OnlineTotal]:
-        return [
-            online.KINDS[pair.first.op](pair, self.writer, self.lanes, self.operand) for pair in self.plan.online(stage)
-        ]
+    def online_parts(self, stage: int) -> dict[Value, OnlinePart]:
+        firsts = dict.fromkeys(each.first for each in self.plan.online_sums(stage))
+        return {first: KINDS[first.op](first, self.writer, self.lanes, self.operand) for first in firsts}
 
-    def second_totals(self, given: dict[Online, Callable[[Operand], Operand]]) -> dict[Value, Operand]:
-        """The second totals of pairs whose first ones are known. given: each thread's part relative to a shift."""
-        if not given:
-            return {}
+    def online_totals(self, stage: int, part: Callable[[OnlineSum, Operand], Operand]) -> dict[Value, Operand]:
+        """The online sums of a stage whose other totals are known. part: each thread's, relative to a shift."""
         parts = {}
-        for pair, part in given.items():
-            for value in pair.between:
+        for each in self.plan.online_sums(stage):
+            for value in each.between:
                 if value not in self.known:
                     self.compute(value, {})
-            parts[pair.total] = part(self.scalar(pair.shift))
+            parts[each.total] = part(each, self.scalar(each.shift))
         return self.row_totals([parts])[0]
 
     def write_stage(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from fourfold.compiler.dtypes import INT64
 from fourfold.compiler.ir import Value
 from fourfold.compiler.nest.grid.builder import CHUNK, CHUNKS
 from fourfold.compiler.nest.grid.layout import GridLayout
-from fourfold.compiler.nest.grid.online import OnlineTotal
+from fourfold.compiler.nest.grid.online import OnlinePart
 from fourfold.compiler.nest.grid.rows import Rows
 from fourfold.compiler.nest.loops import Constant, Kernel, Operand, Ref, Store
-from fourfold.compiler.nest.online import Online
+from fourfold.compiler.nest.online import OnlineSum
 from fourfold.compiler.nest.plan import ROW, Plan, identity
 
 
@@ -36,14 +35,14 @@ class SplitRows(Rows):
         for before in range(stage):
             self.compute_rows(before, offsets)
             self.known |= self.row_totals([self.of_chunks(before, row)])[0]
-            self.known |= self.second_totals(self.second_of_chunks(before, row))
+            online = self.online_parts(before)
+            self.known |= self.online_totals(before, partial(self.online_of_chunks, online, row))
         self.compute_rows(stage, offsets)
         self.begin = writer.index("*", self.part, self.chunk, "begin")
         self.end = writer.index("min", self.end, writer.index("+", self.begin, self.chunk), "end")
         parts = self.stage(stage, [], offsets, valid)
         totals = self.row_totals([parts.vectors])[0]
-        if parts.online:
-            totals |= self.row_totals([self.second_of_chunk(parts.online, totals)])[0]
+        totals |= self.row_totals([self.online_of_chunk(parts.online, totals)])[0]
         is_first = self.both(self.let("equal", self.lane, 0), valid)
         if totals:
             with writer.when(is_first):
@@ -75,34 +74,34 @@ class SplitRows(Rows):
             totals[value] = writer.get(total)
         return totals
 
-    def second_of_chunk(self, given: list[OnlineTotal], totals: dict[Value, Operand]) -> dict[Value, Operand]:
-        """Each thread's part of this chunk's second totals, relative to shifts of the chunk."""
+    def online_of_chunk(self, parts: dict[Value, OnlinePart], totals: dict[Value, Operand]) -> dict[Value, Operand]:
+        """Each thread's part of this chunk's online sums, relative to shifts of the chunk: one for each first total."""
         count = self.writer.index("-", self.end, self.begin, "count")
-        parts = {}
-        for each in given:
-            shift = each.shift_of(totals[each.pair.first], self.elements_of(count, each.type))
-            parts[each.pair.total] = each.relative_to(shift)
-        return parts
+        found = {}
+        for first, part in parts.items():
+            shift = part.shift_of(totals[first], self.elements_of(count, part.type))
+            found[self.stored_for(first)] = part.relative_to(shift)
+        return found
 
-    def second_of_chunks(self, stage: int, row: Operand) -> dict[Online, Callable[[Operand], Operand]]:
-        """Likewise, of an earlier stage: the sum over some of its chunks, relative to a shift."""
-        writer = self.writer
+    def stored_for(self, first: Value) -> Value:
+        """The online sum in whose place chunks store theirs: the same for all of a first total."""
+        return next(each.total for each in self.plan.online.values() if each.first is first)
 
-        def relative_to(shift: Operand, each: OnlineTotal) -> Operand:
-            pair = each.pair
-            total = each.variable(0.0, "total")
-            with writer.loop(self.lane, self.chunks, self.layout.group, name="chunk") as chunk:
-                first, second = (
-                    writer.let("load", value.type, *self.of_chunk(value, row, chunk), attribute=value.type)
-                    for value in (pair.first, pair.total)
-                )
-                left = writer.index("-", self.end, writer.index("*", chunk, self.chunk))
-                count = self.elements_of(writer.index("min", left, self.chunk), each.type)
-                part = each.moved(second, first, count, shift)
-                writer.assign(total, each.let("add", writer.get(total), part))
-            return writer.get(total)
-
-        return {each.pair: partial(relative_to, each=each) for each in self.online_totals(stage)}
+    def online_of_chunks(
+        self, parts: dict[Value, OnlinePart], row: Operand, online: OnlineSum, shift: Operand
+    ) -> Operand:
+        """Each thread's part of an online sum of an earlier stage, relative to a shift: of some of its chunks."""
+        writer, each = self.writer, parts[online.first]
+        total = each.variable(0.0, "total")
+        with writer.loop(self.lane, self.chunks, self.layout.group, name="chunk") as chunk:
+            first, part = (
+                writer.let("load", value.type, *self.of_chunk(value, row, chunk), attribute=value.type)
+                for value in (online.first, self.stored_for(online.first))
+            )
+            left = writer.index("-", self.end, writer.index("*", chunk, self.chunk))
+            count = self.elements_of(writer.index("min", left, self.chunk), each.type)
+            writer.assign(total, each.let("add", writer.get(total), each.moved(part, first, count, shift)))
+        return writer.get(total)
 
     def elements_of(self, vectors: Operand, type: str) -> Ref:
         return self.writer.let(f"to_{type}", type, self.writer.index("*", vectors, self.lanes), name="count")
