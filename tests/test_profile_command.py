@@ -47,7 +47,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "command", ["inner/facts.py --help -- a -b", "link.py", "-m inner.facts --trace x", "-P link.py"]
+    "command",
+    [
+        "inner/facts.py --help -- a -b",
+        "inner/facts.py --n 2 --t=1 --with",
+        "link.py",
+        "-m inner.facts --trace x",
+        "-P link.py",
+    ],
 )
 def test_a_script_sees_what_python_shows_it(command: str, folder: Path) -> None:
     options = command.startswith("-P") * (sys.version_info >= (3, 11)) * ["-P"]

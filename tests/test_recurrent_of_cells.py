@@ -162,6 +162,19 @@ def test_settings_that_do_not_fit(given: dict[str, Any], message: str) -> None:
         Recurrent(**given)
 
 
+class ReturnsItsState(nn.Module):
+    """Returns h alone, as nn.RNNCell does, for which Recurrent knows it. Each tensor of batch 2 could be a pair."""
+
+    def forward(self, x: Tensor, h: Tensor) -> Tensor:
+        return torch.tanh(x[..., :H] + h)
+
+
+def test_a_cell_that_returns_no_pair_is_named() -> None:
+    wanted = "^Recurrent: expected the cell to return a pair, its output and the new state, but got Tensor$"
+    with pytest.raises(TypeError, match=wanted):
+        Recurrent(ReturnsItsState())(torch.zeros(T, 2, H), torch.zeros(1, 2, H))
+
+
 def test_calls_that_do_not_fit() -> None:
     layer = Recurrent(nn.GRUCell(F, H))
     with pytest.raises(ValueError, match="2 or 3 dimensions"):

@@ -122,14 +122,35 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path / "long").write_bytes(struct.pack("<Q", 2**63) + b"{}")
     for name, message in (
-        ("short", "expected at least 8 bytes, but got 4"),
-        ("empty", "expected at least 8 bytes, but got 0"),
-        ("long", "expected a safetensors header of at most 2 bytes, but its length is given as 9223372036854775808"),
+        ("short", "expected at least 8 bytes, but got 4; the file may have been cut off"),
+        ("empty", "expected at least 8 bytes, but got 0; the file may have been cut off"),
+        (
+            "long",
+            "expected a safetensors header of at most 2 bytes, but its length is given as 9223372036854775808; "
+            "the file may have been cut off, or be of another format",
+        ),
         ("none", "it can't be opened: No such file or directory"),
         (".", "it is no regular file"),
     ):
         with pytest.raises(ValueError, match=f"but {message}$"):
             fourfold.load(tmp_path / name)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device")
+def test_a_device_that_is_not_there_is_named(block: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"^load: expected a device that torch can use here, but got 'cuda'; torch \S+ "
+    ):
+        fourfold.load(block, device="cuda")
+
+
+def test_a_file_that_is_too_long_was_not_cut_off(block: Path, tmp_path: Path) -> None:
+    (tmp_path / "m.ff").write_bytes(block.read_bytes() + b"x")
+    with pytest.raises(ValueError, match=r"expected (\d+) bytes behind the header, but got \d+$"):
+        fourfold.load(tmp_path / "m.ff")
+    (tmp_path / "m.ff").write_bytes(block.read_bytes()[:-1])
+    with pytest.raises(ValueError, match="bytes behind the header, but got .*; the file may have been cut off$"):
+        fourfold.load(tmp_path / "m.ff")
 
 
 def test_json_is_read_strictly(block: Path, tmp_path: Path) -> None:

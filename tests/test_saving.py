@@ -218,6 +218,9 @@ def test_arguments_of_another_structure_are_refused(files: dict[str, Path]) -> N
             stream(x, state)
     with pytest.raises(ValueError, match="^model: expected state_1 to be a tensor, but got None$"):
         stream(x, (h, None))
+    wanted = "^model: expected x to be a tensor or a number, but got list; convert it with torch.as_tensor$"
+    with pytest.raises(TypeError, match=wanted):
+        stream(x.tolist(), (h, c))
 
 
 def test_derived_sizes_are_checked(tmp_path: Path) -> None:
@@ -236,6 +239,18 @@ def test_derived_sizes_are_checked(tmp_path: Path) -> None:
         loaded(torch.ones(12), torch.ones(4))
     with pytest.raises(ValueError, match="between 2 and 50, but got 60"):
         loaded(torch.ones(120), torch.ones(60))
+
+
+def test_equal_sizes_are_named_by_their_places(tmp_path: Path) -> None:
+    class Sum(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return x + y
+
+    n = torch.export.Dim("n", min=2, max=50)
+    program = torch.export.export(Sum(), (torch.ones(8), torch.ones(3, 8)), dynamic_shapes=({0: n}, {1: n}))
+    fourfold.save(program, tmp_path / "m.ff")
+    with pytest.raises(ValueError, match="^model: expected dimension 1 of y to be dimension 0 of x = 6, but got 4$"):
+        fourfold.load(tmp_path / "m.ff")(torch.ones(6), torch.ones(3, 4))
 
 
 def test_a_call_computes_no_gradients(files: dict[str, Path]) -> None:

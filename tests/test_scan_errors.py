@@ -24,15 +24,17 @@ def of_another_shape(h: Tensor, x: Tensor) -> Any:
 
 def test_errors_name_the_line() -> None:
     init, xs = torch.zeros(B, H), torch.randn(T, B, H)
+    with pytest.raises(TypeError, match="^scan: expected dim to be an integer, but got 'time'$"):
+        fourfold.scan(lambda h, x: (h, x), init, xs, dim="time")
     with pytest.raises(
         ValueError, match=r"leaf 0 of the carry as float32 of shape \(3, 5\).*\(3, 10\).*wide = torch.cat"
     ):
         fourfold.scan(of_another_shape, init, xs)
     with pytest.raises(ValueError, match="leaf 0 of the carry as float32.*float64"):
         fourfold.scan(lambda h, x: (h.double(), x), init, xs)
-    with pytest.raises(TypeError, match="return a carry like init"):
+    with pytest.raises(TypeError, match=r"return a carry like init, tensor, but got \(tensor, tensor\)$"):
         fourfold.scan(lambda h, x: ((h, h), x), init, xs)
-    with pytest.raises(TypeError, match="return a carry like init"):
+    with pytest.raises(TypeError, match=r"return a carry like init, \[tensor, tensor\], but got \[tensor\]$"):
         fourfold.scan(lambda pair, x: ([pair[0]], x), [init, init], xs)
 
     def branches(h: Tensor, x: Tensor) -> Any:

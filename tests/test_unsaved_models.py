@@ -74,6 +74,14 @@ def test_only_exported_programs_are_saved(tmp_path: Path) -> None:
         fourfold.save(nn.Linear(2, 2), tmp_path / "m.ff")
 
 
+@pytest.mark.parametrize("name", ["nowhere/m.ff", "."])
+def test_a_path_that_can_not_be_a_file_is_refused(name: str, tmp_path: Path) -> None:
+    program = torch.export.export(nn.Linear(2, 2), (torch.ones(3, 2),))
+    with pytest.raises(ValueError, match="^save: expected path to name a file in a folder that exists, but got '"):
+        fourfold.save(program, tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_operator_of_others_needs_their_word(tmp_path: Path) -> None:
     @torch.library.custom_op("test_unsaved_models::twice", mutates_args=())
     def twice(x: Tensor) -> Tensor:

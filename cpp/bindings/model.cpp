@@ -20,8 +20,14 @@ struct LoadedModel {
   Model* model;
 };
 
-c10::IValue leaf_of(PyObject* given) {
+c10::IValue leaf_of(PyObject* given, const Model& model, size_t place) {
   if (PyUnicode_Check(given)) return pybind11::handle(given).cast<std::string>();
+  if (!is_value(given)) {
+    const auto names = model.arguments();
+    const std::string name = place < names.size() ? names[place] : "argument " + std::to_string(place);
+    TORCH_CHECK_TYPE(false, "model: expected ", name, " to be a tensor or a number, but got ", Py_TYPE(given)->tp_name,
+                     "; convert it with torch.as_tensor");
+  }
   return value_of(given);
 }
 
@@ -38,7 +44,7 @@ PyObject* call_model(PyObject* callable, PyObject* const* arguments, size_t flag
   std::vector<c10::IValue> values;
   const auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
   values.reserve(count);
-  for (size_t k = 0; k < count; ++k) values.push_back(leaf_of(arguments[k]));
+  for (size_t k = 0; k < count; ++k) values.push_back(leaf_of(arguments[k], model, k));
   try {
     const pybind11::gil_scoped_release released;
     values = model(std::move(values));

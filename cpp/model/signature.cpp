@@ -120,6 +120,18 @@ std::string Signature::text_of(const Size& size) const {
   return "(" + text_of(size.operands[0]) + " " + sign + " " + text_of(size.operands[1]) + ")";
 }
 
+std::string Signature::place_of(size_t symbol) const {
+  for (const Argument& argument : arguments_) {
+    if (!argument.tensor.has_value()) continue;
+    const auto& shape = argument.tensor->shape;
+    for (size_t d = 0; d < shape.size(); ++d) {
+      const bool is_it = shape[d].operation == '\0' && shape[d].symbol == symbol;
+      if (is_it) return "dimension " + std::to_string(d) + " of " + argument.name;
+    }
+  }
+  return "";
+}
+
 std::optional<int64_t> Signature::evaluate(const Size& size, const Sizes& known) const {
   if (size.operation == '\0') return size.symbol == Size::none ? std::optional(size.number) : known[size.symbol];
   const auto a = evaluate(size.operands[0], known), b = evaluate(size.operands[1], known);
@@ -128,9 +140,11 @@ std::optional<int64_t> Signature::evaluate(const Size& size, const Sizes& known)
 
 void Signature::check_size(const Size& size, int64_t given, const std::string& what, Sizes& known) const {
   if (const auto found = evaluate(size, known)) {
-    const std::string which = size.operation == '\0' && size.symbol == Size::none ? "" : text_of(size) + " = ";
-    if (*found != given) refuse_argument(what, which + std::to_string(*found), std::to_string(given));
-    return;
+    if (*found == given) return;
+    const bool is_number = size.operation == '\0' && size.symbol == Size::none;
+    const std::string place = size.operation == '\0' && !is_number ? place_of(size.symbol) : "";
+    const std::string which = place.empty() || place == what ? text_of(size) : place;
+    refuse_argument(what, (is_number ? "" : which + " = ") + std::to_string(*found), std::to_string(given));
   }
   // Solves for one unknown symbol in sums, differences and products.
   const Size* rest = &size;

@@ -63,6 +63,8 @@ class Signature {
   // Empty if it contains an unknown symbol, or on overflow.
   std::optional<int64_t> evaluate(const Size& size, const Sizes& known) const;
   std::string text_of(const Size& size) const;
+  // The first dimension of an argument that is this symbol, or "".
+  std::string place_of(size_t symbol) const;
 
   std::vector<Symbol> symbols_;
   std::map<std::string, size_t> index_of_;

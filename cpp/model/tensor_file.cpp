@@ -41,6 +41,8 @@ at::ScalarType dtype_in_file(const std::string& name) {
   throw Refused("expected a dtype that fourfold knows, but got " + shown(name) + "; a newer fourfold may know it");
 }
 
+constexpr const char* cut_off = "; the file may have been cut off";
+
 std::shared_ptr<system::MappedFile> mapping_of(const std::string& path) {
   std::shared_ptr<system::MappedFile> mapping;
   try {
@@ -48,7 +50,9 @@ std::shared_ptr<system::MappedFile> mapping_of(const std::string& path) {
   } catch (const std::runtime_error& error) {
     throw Refused(error.what());
   }
-  if (mapping->size() < sizeof(uint64_t)) throw Refused("expected at least 8 bytes, but got " + std::to_string(mapping->size()));
+  if (mapping->size() < sizeof(uint64_t)) {
+    throw Refused("expected at least 8 bytes, but got " + std::to_string(mapping->size()) + cut_off);
+  }
   return mapping;
 }
 
@@ -103,7 +107,7 @@ void expect_dense(std::vector<Entry> entries, uint64_t bytes) {
   }
   if (end != bytes) {
     throw Refused("expected " + std::to_string(end) + " bytes behind the header, but got " + std::to_string(bytes) +
-                  "; the file may have been cut off");
+                  (bytes < end ? cut_off : ""));
   }
 }
 
@@ -146,7 +150,8 @@ TensorFile::TensorFile(const std::string& path) {
   const uint64_t rest = mapping->size() - sizeof length;
   if (length > rest || length > longest_header) {
     throw Refused("expected a safetensors header of at most " + std::to_string(std::min(rest, longest_header)) +
-                  " bytes, but its length is given as " + std::to_string(length));
+                  " bytes, but its length is given as " + std::to_string(length) + cut_off +
+                  ", or be of another format");
   }
   const Json header = Json::parse({mapping->data() + sizeof length, static_cast<size_t>(length)});
   std::vector<Entry> entries;

@@ -34,7 +34,10 @@ examples:
 def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
     text = "run a script and print which operators take the time"
     usage = "python -m fourfold profile [OPTION ...] (SCRIPT | -m MODULE) [ARGUMENT ...]"
-    parser = commands.add_parser("profile", usage=usage, help=text, description=TEXT, epilog=EXAMPLES)
+    # Without abbreviations, which could be options of the script.
+    parser = commands.add_parser(
+        "profile", usage=usage, help=text, description=TEXT, epilog=EXAMPLES, allow_abbrev=False
+    )
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as python -m does")
     trace = "also write a Chrome trace to FILE, compressed if its name ends in .gz"
     parser.add_argument("--trace", type=output_file, metavar="FILE", help=trace)

@@ -220,6 +220,7 @@ def run_cell(
 ) -> tuple[Tensor, Any]:
     """One layer in one direction."""
     from fourfold.scanning import scan  # imports the compiler, and with it torch's
+    from fourfold.scanning.structure import NotAPair, is_pair
 
     returns_state = isinstance(cell, (nn.LSTMCell, nn.GRUCell, nn.RNNCell, LLTMCell))
 
@@ -230,10 +231,18 @@ def run_cell(
             new = cell(x, old)
             y = new[0] if isinstance(new, tuple) else new
         else:
-            y, new = cell(x, old)
+            returned = cell(x, old)
+            if not is_pair(returned):
+                return returned  # scan raises NotAPair
+            y, new = returned
         return new if runs is None else chosen(runs, new, carry), y
 
-    state, y = scan(step, state, (x, reset, is_step), reverse=reverse)
+    try:
+        state, y = scan(step, state, (x, reset, is_step), reverse=reverse)
+    except NotAPair as error:
+        raise TypeError(
+            f"Recurrent: expected the cell to return a pair, its output and the new state, but got {error.got}"
+        ) from error
     return y, state
 
 

@@ -94,9 +94,19 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
     namespaces = [] if isinstance(allow, str) else list(allow)
     if isinstance(allow, str) or not all(isinstance(name, str) for name in namespaces):
         raise TypeError(f"load: expected allow to be a tuple of namespaces, such as ('mylib',), but got {allow!r}")
-    where = None if device is None else str(torch.device(device))
+    where = None if device is None else str(_usable(torch.device(device)))
     name = os.fspath(path)
     return Model(_native.module.Model(name, where, namespaces, _generator(torch.device(where or "cpu"))), name)
+
+
+def _usable(device: torch.device) -> torch.device:
+    try:
+        torch.empty(0, device=device)
+    except (AssertionError, RuntimeError) as error:  # NotImplementedError is a RuntimeError
+        raise ValueError(
+            f"load: expected a device that torch can use here, but got '{device}'; torch {torch.__version__} finds none"
+        ) from error
+    return device
 
 
 def _generator(device: torch.device) -> int:

@@ -43,7 +43,7 @@ def save(program: ExportedProgram, path: str | os.PathLike[str]) -> None:
     Raises:
         TypeError: program is not an exported program.
         ValueError: a graph that needs Python (``torch.cond``, objects, tensor subclasses), with the reason and what to
-            change.
+            change; or a path whose folder doesn't exist.
         ImportError: this build of fourfold has no module for the installed torch.
     """
     if not isinstance(program, ExportedProgram):
@@ -54,11 +54,14 @@ def save(program: ExportedProgram, path: str | os.PathLike[str]) -> None:
         raise ImportError(
             f"save: expected fourfold's module for torch {_native.VERSION}, but calls run in {_native.path}"
         )
+    path = Path(path)
+    if not path.parent.is_dir() or path.is_dir():
+        raise ValueError(f"save: expected path to name a file in a folder that exists, but got {str(path)!r}")
     try:
         file = File(program)
     except Unsaved as reason:
         raise ValueError(f"save: expected a graph that runs without Python, but it has {reason}") from reason
-    file.write(Path(path))
+    file.write(path)
 
 
 class File:

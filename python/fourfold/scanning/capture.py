@@ -20,7 +20,7 @@ from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from fourfold.scanning.structure import Structure, expect_pair, filled, flattened, is_pair
+from fourfold.scanning.structure import Structure, expect_pair, filled, flattened, is_pair, shown
 
 Backend = Callable[[GraphModule, Sequence[object]], Callable[..., object]]
 NUMBERS = (bool, int, float)
@@ -178,7 +178,9 @@ def trace(
         expect_pair(new)
     if not fits:
         got = pytree.tree_structure(new)
-        raise TypeError(f"scan: expected the step to return a carry like init, {structure.carry_spec}, but got {got}")
+        raise TypeError(
+            f"scan: expected the step to return a carry like init, {shown(structure.carry_spec)}, but got {shown(got)}"
+        )
     return new, *flattened(y)
 
 

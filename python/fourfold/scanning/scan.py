@@ -19,7 +19,7 @@ from fourfold.compiler.options import Options
 from fourfold.scanning import capture, record
 from fourfold.scanning.function import RunsInPython, recurrence_of
 from fourfold.scanning.python_loop import python_loop
-from fourfold.scanning.structure import Structure, expect_pair, filled
+from fourfold.scanning.structure import Structure, expect_pair, filled, shown
 
 Carry = TypeVar("Carry")
 PLAIN = (Tensor, torch.nn.Parameter)
@@ -128,7 +128,9 @@ def through_torchs_operator(
         new, y = returned
         news, spec = pytree.tree_flatten(new)
         if spec != carry_spec:
-            raise TypeError(f"scan: expected the step to return a carry like init, {carry_spec}, but got {spec}")
+            raise TypeError(
+                f"scan: expected the step to return a carry like init, {shown(carry_spec)}, but got {shown(spec)}"
+            )
         return copied(news), pytree.tree_map(lambda leaf: absent() if leaf is None else copy(leaf), y)
 
     first = [leaf.movedim(dim, 0) for leaf in sequences if leaf is not None]

@@ -24,6 +24,8 @@ class Structure:
     def of(cls, init: object, xs: object, dim: int) -> tuple[Structure, list[Tensor], list[Tensor]]:
         """Returns the structure, the carry's tensors, and the sequences' tensors with the steps as the first dimension.
         Raises ValueError or TypeError."""
+        if not isinstance(dim, (int, torch.SymInt)):
+            raise TypeError(f"scan: expected dim to be an integer, but got {dim!r}")
         leaves, carry_spec = flattened(init)
         carries = [as_tensor(leaf, k) for k, leaf in enumerate(leaves) if leaf is not None]
         given, xs_spec = flattened(xs)
@@ -51,6 +53,11 @@ class Structure:
 
     def xs(self, leaves: Sequence[object]) -> object:
         return pytree.tree_unflatten(filled(self.has_x, leaves), self.xs_spec)
+
+
+def shown(spec: pytree.TreeSpec) -> str:
+    """A structure as a user writes it: (tensor, tensor)."""
+    return str(pytree.tree_unflatten(["tensor"] * spec.num_leaves, spec)).replace("'tensor'", "tensor")
 
 
 LEAVES = (Tensor, torch.nn.Parameter, type(None))
@@ -95,9 +102,18 @@ def is_pair(returned: object) -> bool:
     return isinstance(returned, (tuple, list)) and len(returned) == 2
 
 
+class NotAPair(TypeError):
+    """The step's result is not a pair. got: what it is."""
+
+    def __init__(self, got: str):
+        super().__init__(
+            f"scan: expected the step to return a pair, the new carry and the step's result, but got {got}"
+        )
+        self.got = got
+
+
 def expect_pair(returned: object) -> None:
-    """Raises TypeError."""
+    """Raises NotAPair."""
     if not is_pair(returned):
         kind = type(returned).__name__
-        got = f"{kind} of {len(returned)}" if isinstance(returned, (tuple, list)) else kind
-        raise TypeError(f"scan: expected the step to return a pair, the new carry and the step's result, but got {got}")
+        raise NotAPair(f"{kind} of {len(returned)}" if isinstance(returned, (tuple, list)) else kind)
