@@ -240,9 +240,9 @@ def run_cell(
     try:
         state, y = scan(step, state, (x, reset, is_step), reverse=reverse)
     except NotAPair as error:
-        raise TypeError(
-            f"Recurrent: expected the cell to return a pair, its output and the new state, but got {error.got}"
-        ) from error
+        got = str(error).rpartition(" but got ")[2]
+        wanted = "Recurrent: expected the cell to return a pair, its output and the new state"
+        raise TypeError(f"{wanted}, but got {got}") from error
     return y, state
 
 

@@ -103,17 +103,12 @@ def is_pair(returned: object) -> bool:
 
 
 class NotAPair(TypeError):
-    """The step's result is not a pair. got: what it is."""
-
-    def __init__(self, got: str):
-        super().__init__(
-            f"scan: expected the step to return a pair, the new carry and the step's result, but got {got}"
-        )
-        self.got = got
+    """The step's result is not a pair."""
 
 
 def expect_pair(returned: object) -> None:
     """Raises NotAPair."""
     if not is_pair(returned):
         kind = type(returned).__name__
-        raise NotAPair(f"{kind} of {len(returned)}" if isinstance(returned, (tuple, list)) else kind)
+        got = f"{kind} of {len(returned)}" if isinstance(returned, (tuple, list)) else kind
+        raise NotAPair(f"scan: expected the step to return a pair, the new carry and the step's result, but got {got}")
