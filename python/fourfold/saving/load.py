@@ -102,9 +102,10 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
 def _usable(device: torch.device) -> torch.device:
     try:
         torch.empty(0, device=device)
-    except (AssertionError, RuntimeError) as error:  # NotImplementedError is a RuntimeError
+    except (AssertionError, RuntimeError) as error:  # torch raises either, by device and build
+        reason = str(error).partition("\n")[0].partition(". ")[0]  # without the list of backends
         raise ValueError(
-            f"load: expected a device that torch can use here, but got '{device}'; torch {torch.__version__} finds none"
+            f"load: expected a device that torch can use here, but got '{device}': torch says: {reason}"
         ) from error
     return device
 
