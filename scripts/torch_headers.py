@@ -1,6 +1,6 @@
 """Fetches the headers of other minor versions of torch, which is all that compiling the gradients for them needs.
 
-    python scripts/torch_headers.py [--ends] [VERSION ...]
+    python scripts/torch_headers.py [--newest] [VERSION ...]
 
 Without versions: every minor version from the oldest that fourfold supports to the newest that pip finds. Prints their
 include folders. A wheel's build calls this (cmake/torch_headers.cmake). A wheel of torch has hundreds of megabytes, its
@@ -129,12 +129,12 @@ def fetch(version: str) -> Path:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("versions", nargs="*", metavar="VERSION", help="minor versions, such as 2.12")
-    parser.add_argument("--ends", action="store_true", help="of these the first and the last alone")
+    parser.add_argument("--newest", action="store_true", help="of these the last alone")
     arguments = parser.parse_args()
     try:
         versions = arguments.versions or minor_versions()
-        if arguments.ends:
-            versions = versions[:1] + versions[1:][-1:]
+        if arguments.newest:
+            versions = versions[-1:]
         folders = [str(fetch(version)) for version in versions]
     except (OSError, zipfile.BadZipFile) as error:
         sys.exit(f"torch_headers.py: the headers were not read: {error}")

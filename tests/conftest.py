@@ -53,6 +53,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for k in range(workers) for item in (*first[k::workers], *others[k * size : (k + 1) * size])]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """A file's own tensors are the same in every run: torch seeds each process differently."""
+    if isinstance(collector, pytest.Module):
+        torch.manual_seed(0)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     if "torch._dynamo" in sys.modules:
         spared.spare_dynamo_its_clock()
