@@ -236,6 +236,8 @@ def test_errors_are_whose_they_are() -> None:
 
     with pytest.raises(KeyError, match="mine"):
         fourfold.explain(f, torch.ones(2))
+    with pytest.raises(TypeError, match="^explain: expected f to be a function or a module, but got Tensor$"):
+        fourfold.explain(torch.ones(2))
     with pytest.raises(ValueError, match="fourfold: expected an option of .*, but got 'speed'"):
         fourfold.explain(f, torch.ones(2), options={"speed": True})
 

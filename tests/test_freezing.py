@@ -270,8 +270,11 @@ class Own(Tensor):
 
 
 def test_what_cannot_be_frozen() -> None:
-    with pytest.raises(TypeError, match="freeze: expected model to be a torch.nn.Module, but got list"):
-        fourfold.freeze([])
+    for function in (fourfold.freeze, fourfold.frozen):
+        with pytest.raises(
+            TypeError, match=f"^{function.__name__}: expected model to be a torch.nn.Module, but got list$"
+        ):
+            function([])
     with pytest.raises(ValueError, match="freeze: expected a model with recurrent layers of fourfold.nn, but"):
         fourfold.freeze(nn.Linear(2, 2))
     with pytest.raises(ValueError, match="freeze: expected weights on the CPU.*these are on meta"):

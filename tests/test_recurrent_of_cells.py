@@ -151,6 +151,7 @@ def test_dropout_between_layers_in_training_alone() -> None:
     ("given", "message"),
     [
         ({"cell": 3}, "cell to be a module, a list or a function"),
+        ({"cell": nn.GRUCell}, "cell to be a module, but got the class GRUCell; create an instance$"),
         ({"cell": nn.GRUCell(F, H), "num_layers": 2}, "expected 2 cells for 2 layers, but got 1"),
         ({"cell": [3]}, "cells to be modules"),
         ({"cell": nn.GRUCell(F, H), "num_layers": 0}, "num_layers"),

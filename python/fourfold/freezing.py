@@ -116,14 +116,18 @@ def freeze(model: Model) -> Model:
             optimisers or ``torch.autograd._unsafe_preserve_version_counter``, or by another process after
             ``share_memory_``.
     """
+    _expect_module("freeze", model)
     _hold(model, _BY_FREEZE)
     return model
 
 
+def _expect_module(function: str, model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"{function}: expected model to be a torch.nn.Module, but got {type(model).__name__}")
+
+
 def _hold(model: nn.Module, holder: object) -> list[nn.Module]:
     """Packs a model's layers; returns those that are frozen now."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"freeze: expected model to be a torch.nn.Module, but got {type(model).__name__}")
     layers = [module for module in model.modules() if isinstance(module, Freezable)]
     if not layers:
         raise ValueError(
@@ -161,8 +165,7 @@ def unfreeze(model: Model) -> Model:
     Raises:
         TypeError: model is not a torch.nn.Module.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"unfreeze: expected model to be a torch.nn.Module, but got {type(model).__name__}")
+    _expect_module("unfreeze", model)
     modules = list(model.modules())
     with _lock:
         for module in modules:
@@ -170,8 +173,7 @@ def unfreeze(model: Model) -> Model:
     return model
 
 
-@contextlib.contextmanager
-def frozen(model: Model) -> Iterator[Model]:
+def frozen(model: Model) -> contextlib.AbstractContextManager[Model]:
     """:func:`freeze` for the duration of a ``with`` block.
 
     Blocks may overlap, in one thread or in several, for the same layers or for parts of a model. A layer is unfrozen
@@ -181,6 +183,12 @@ def frozen(model: Model) -> Iterator[Model]:
     Args, Raises:
         As in :func:`freeze`.
     """
+    _expect_module("frozen", model)
+    return _held(model)
+
+
+@contextlib.contextmanager
+def _held(model: Model) -> Iterator[Model]:
     holder = object()
     modules = _hold(model, holder)
     try:

@@ -30,8 +30,14 @@ TESTS = simulated.ROOT / "tests"
 MULTIPROCESSORS = "16"  # each has room for one block of the persistent kernels
 LARGE = "(launches or row-groups or many or vendor or chunks)"  # cases of many rows or steps
 # Kernels round to TF32 alike in threads of either warp.
-ONE_LAYOUT = "contiguous and (test_values or test_autograd) or test_raw_operator or tf32 and (odd or row-tiles)"
-SHORT = "not many and not long-batch and not (chunks and (lstm or gru)) and not launches and not row-groups"
+ONE_LAYOUT = (
+    "contiguous and (test_values or test_autograd) and (float32 or float64 or bfloat16)"
+    " or test_raw_operator or tf32 and (odd or row-tiles)"
+)
+# Of kernels beside a vendor's products each thread has its own elements.
+SHORT = (
+    "not many and not long-batch and not (chunks and (lstm or gru)) and not launches and not row-groups and not vendor"
+)
 FEW_TYPES = "(test_values or test_autograd) and contiguous and (float32 or bfloat16)"
 SHIFTED = f"shifted and float32 and test_raw_backward and not {LARGE}"
 # An order of threads that fails, fails in the forward that keeps values for the backward too; MLPs have another one.
@@ -56,12 +62,13 @@ EVERYTHING = (
     " and not (raw_backward and (float64 or float16))"
     f" and not ({LARGE} and (strided or shifted))"  # the host handles layouts, for any size
     " and not (tf32_is and many)"  # as in tiles of rows
+    " and not gradcheck and not func_transforms and not vmap_and"
 )
 # Without most of the cases for other backends' kernels: for chunks of steps on a CPU, and CUDA's kernels for one block.
 FOR_METAL = "not (chunks and (lstm or gru)) and not block-launches"
 RUNS = [
-    # Everything that is tested on the CPU: all ways to compute gradients, errors, and reproducible bits; except
-    # Dynamo's handling of a call, which doesn't depend on the kernel.
+    # Everything that is tested on the CPU: values, gradients, errors, and reproducible bits; except finite differences,
+    # and Dynamo's and functorch's handling of a call, which don't depend on the kernel.
     Run("every test", f"{EVERYTHING} and not wide_layers"),
     # Enough multiprocessors to hold the blocks of hundreds of hidden units at once.
     WIDE := Run("wide layers", "wide_layers", environment=(("GPUSIM_MULTIPROCESSORS", "132"),)),
@@ -70,11 +77,11 @@ RUNS = [
     Run("wavefront of 64", ONE_LAYOUT, warp=64),
     Run("wavefront of 64, reverse order", FEW_ORDERS, warp=64, environment=(("GPUSIM_REVERSE", "1"),)),
     # A block's resources and the choice of kernels depend on the device: these are Turing's limits.
-    Run("smallest GPU", "contiguous and (test_values or test_autograd)", environment=(("GPUSIM_CAPABILITY", "7.5"),)),
+    Run("smallest GPU", FEW_TYPES, environment=(("GPUSIM_CAPABILITY", "7.5"),)),
     # Owner and alignment of memory, with each tensor misaligned in turn.
     Run(
         "checked",
-        f"(({FEW_TYPES}) or may_be_shifted or {SHIFTED}) and not launches",
+        f"({FEW_TYPES} and not ({LARGE} and bfloat16) or may_be_shifted or {SHIFTED}) and not launches",
         sanitizer="checked",
     ),
     # ThreadSanitizer is expensive per thread. Races don't depend on layouts, on types only in whether tensor cores
@@ -88,14 +95,13 @@ RUNS = [
     # Apple's GPUs have no float64, which some tests of gradients need, and no TF32, which one case shows.
     METAL := Run(
         "Metal, every test",
-        f"{EVERYTHING} and {FOR_METAL} and not (tf32 and not odd)"
-        " and not gradcheck and not func_transforms and not vmap_and and not saved_tensors_of",
+        f"{EVERYTHING} and {FOR_METAL} and not (tf32 and not odd) and not saved_tensors_of",
         metal=True,
     ),
     Run("Metal, reverse order", FEW_ORDERS, environment=(("GPUSIM_REVERSE", "1"),), metal=True),
     Run(
         "Metal, checked",
-        f"(({FEW_TYPES}) or may_be_shifted or {SHIFTED}) and {FOR_METAL}",
+        f"({FEW_TYPES} and not ({LARGE} and bfloat16) or may_be_shifted or {SHIFTED}) and {FOR_METAL}",
         sanitizer="checked",
         metal=True,
     ),

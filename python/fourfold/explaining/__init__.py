@@ -38,9 +38,12 @@ def explain(
         An Explanation.
 
     Raises:
-        ValueError, TypeError: options that the backend doesn't have; and all errors of f and of torch's capture.
+        ValueError, TypeError: f can't be called, or the backend doesn't have such options; and all errors of f and of
+            torch's capture.
     """
     _native.expect_library("explain")
+    if not callable(f):
+        raise TypeError(f"explain: expected f to be a function or a module, but got {type(f).__name__}")
     from fourfold.explaining.running import observe
 
     observed = observe(f, args, kwargs, options, dynamic, timing)  # first: it measures how long Dynamo takes to load

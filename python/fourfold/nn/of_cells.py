@@ -163,6 +163,10 @@ def cells_of(cell: Cells, num_layers: int, bidirectional: bool) -> Iterator[nn.M
         given: list[Any] = [cell]
     elif isinstance(cell, (list, tuple, nn.ModuleList)):
         given = list(cell)
+    elif isinstance(cell, type):
+        raise TypeError(
+            f"Recurrent: expected cell to be a module, but got the class {cell.__name__}; create an instance"
+        )
     elif callable(cell):
         given = [cell(layer, is_reverse) for layer, is_reverse in wanted]
     else:

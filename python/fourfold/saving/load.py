@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -82,6 +84,7 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
         The model, a :class:`Model`.
 
     Raises:
+        FileNotFoundError: there is no such file.
         ValueError: a file that can't be loaded, with the reason.
         ImportError: this build of fourfold has no module for the installed torch.
     """
@@ -95,7 +98,9 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
     if isinstance(allow, str) or not all(isinstance(name, str) for name in namespaces):
         raise TypeError(f"load: expected allow to be a tuple of namespaces, such as ('mylib',), but got {allow!r}")
     where = None if device is None else str(_usable(torch.device(device)))
-    name = os.fspath(path)
+    name = os.fsdecode(path)
+    if not Path(name).exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
     return Model(_native.module.Model(name, where, namespaces, _generator(torch.device(where or "cpu"))), name)
 
 
