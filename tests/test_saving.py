@@ -313,7 +313,7 @@ def test_the_command_line_prints_a_file(files: dict[str, Path]) -> None:
     said = subprocess.run([*command, files["scan"]], check=True, capture_output=True, text=True).stdout
     assert said == f"{fourfold.load(files['scan'])}\n" and "= loop(" in said
     none = subprocess.run([*command, "none.ff"], capture_output=True, text=True)
-    assert none.returncode == 2 and "explain: load: expected none.ff to be a model" in none.stderr
+    assert none.returncode == 2 and "but there is no file none.ff" in none.stderr
 
 
 def test_a_registered_type_is_returned(tmp_path: Path) -> None:

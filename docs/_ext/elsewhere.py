@@ -18,7 +18,7 @@ RULES = (
     (r"torch\.nn\.(?:functional\.|utils\.rnn\.)?\w+", TORCH + r"generated/\g<0>.html"),
     (r"torch\.export\.exported_program\.(\w+)", TORCH + r"export/api_reference.html#torch.export.\1"),
     (r"torch\.fx\.graph_module\.(\w+)", TORCH + r"fx.html#torch.fx.\1"),
-    (r"(collections\.abc|os|pathlib)\.\w+", PYTHON + r"\1.html#\g<0>"),
+    (r"(collections\.abc|contextlib|os|pathlib)\.\w+", PYTHON + r"\1.html#\g<0>"),
 )
 # Type variables, and what only explain passes to the backend.
 PLAIN = {"fourfold.freezing.Model", "fourfold.scanning.scan.Carry", "fourfold.compiler.record.Record"}

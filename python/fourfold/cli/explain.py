@@ -174,6 +174,8 @@ def expect_arguments(name: str, f: Callable[..., Any], inputs: Sequence[torch.Te
 def print_model(path: str) -> int:
     try:
         print(fourfold.load(path))
+    except FileNotFoundError:
+        raise UsageError(f"explain: expected a model that fourfold.save wrote, but there is no file {path}") from None
     except ValueError as error:
         raise UsageError(f"explain: {error}") from None
     return 0
