@@ -46,6 +46,11 @@ MODULES = [
         "LLTM: expected the last dimension of the input to be input_size = 3, but got shape (5, 2, 7)",
     ),
     (
+        lambda: fourfold.nn.GRU(3, 4)(T(5, 2, 3), (T(1, 2, 4), T(1, 2, 4))),
+        TypeError,
+        "GRU: expected hx to be a torch.Tensor, h_0, but got tuple; only an LSTM's state is a pair",
+    ),
+    (
         lambda: fourfold.nn.LLTMCell(3, 4)(T(2, 7)),
         ValueError,
         "LLTMCell: expected the last dimension of the input to be input_size = 3, but got shape (2, 7)",

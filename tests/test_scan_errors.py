@@ -27,9 +27,14 @@ def test_errors_name_the_line() -> None:
     with pytest.raises(TypeError, match="^scan: expected dim to be an integer, but got 'time'$"):
         fourfold.scan(lambda h, x: (h, x), init, xs, dim="time")
     with pytest.raises(
-        ValueError, match=r"leaf 0 of the carry as float32 of shape \(3, 5\).*\(3, 10\).*wide = torch.cat"
+        ValueError,
+        match=r"leaf 0 of the carry as float32 of shape \(3, 5\).*\(3, 10\) at .*py:\d+, 'wide = torch.cat\(.*\)'$",
     ):
         fourfold.scan(of_another_shape, init, xs)
+    with pytest.raises(
+        ValueError, match=r"of shape \(\), .* but got .*; to start with zeros, pass torch.zeros\(\(3, 5\)\)"
+    ):
+        fourfold.scan(lambda h, x: (h + x, x), 0.0, xs)
     with pytest.raises(ValueError, match="leaf 0 of the carry as float32.*float64"):
         fourfold.scan(lambda h, x: (h.double(), x), init, xs)
     with pytest.raises(TypeError, match=r"return a carry like init, tensor, but got \(tensor, tensor\)$"):
@@ -44,6 +49,26 @@ def test_errors_name_the_line() -> None:
 
     with pytest.raises(RuntimeError, match=r"can't be traced at .*test_scan_errors.py:\d+, .if h.sum\(\) > 0:"):
         fourfold.scan(branches, init, xs)
+
+
+def test_a_symbolic_size_is_its_number() -> None:
+    def adds(h: Tensor, x: Tensor) -> Any:
+        return h + x, x
+
+    fourfold.scan(adds, torch.zeros(B), torch.randn(T, B))
+    with pytest.raises(RuntimeError, match=rf"tensor a \({H}\) must match the size of tensor b \({B}\)"):
+        fourfold.scan(adds, torch.zeros(H), torch.randn(T, B))
+
+
+def test_a_step_that_prints_has_its_remedy() -> None:
+    def prints(h: Tensor, x: Tensor) -> Any:
+        print(h)
+        return h + x, x
+
+    with pytest.raises(
+        RuntimeError, match=r"'print\(h\)': it runs once .*; return what you want to see as its result$"
+    ):
+        fourfold.scan(prints, torch.zeros(B), torch.randn(T, B))
 
 
 def by_item(h: Tensor, x: Tensor) -> Any:
@@ -74,7 +99,7 @@ def test_control_flow_by_values_has_its_remedy(step: Callable[..., Any]) -> None
 
 def test_a_carry_of_a_size_that_depends_on_data() -> None:
     with pytest.raises(
-        function.RunsInPython, match=r"the size of leaf 0 of the new carry depends on data: File .*item"
+        function.RunsInPython, match=r"the size of leaf 0 of the new carry depends on data at .*:\d+, .*item"
     ):
         fourfold.scan(lambda h, x: (h[: int(x.sum().item())], h), torch.zeros(B), torch.randn(T, B))
 

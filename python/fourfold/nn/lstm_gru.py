@@ -104,7 +104,8 @@ class _TorchLayers(Layers):
     def _given_states(self, hx: Any, batch: int | None, batched: bool) -> Sequence[Tensor]:
         lstm = self._name == "LSTM"
         if not lstm and not isinstance(hx, Tensor):
-            raise TypeError(f"GRU: expected hx to be a torch.Tensor, but got {type(hx).__name__}")
+            got = f"{type(hx).__name__}; only an LSTM's state is a pair" if isinstance(hx, tuple) else type(hx).__name__
+            raise TypeError(f"GRU: expected hx to be a torch.Tensor, h_0, but got {got}")
         states = expect_pair("LSTM", hx, "(h_0, c_0)") if lstm else (hx,)
         wanted = 3 if batched else 2
         if any(s.dim() != wanted for s in states):

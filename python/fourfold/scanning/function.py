@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Sequence
 
@@ -51,7 +52,7 @@ def check_states(captured: Captured, call: Call) -> None:
         if new.dtype != old.dtype or new.dim() != old.dim() or not all(map(are_equal, new.shape, old.shape)):
             raise ValueError(
                 f"scan: expected the step to return leaf {k} of the carry as {described(old)}, like the one that it "
-                f"takes, but got {described(new)}{line_of(node.args[0])}"
+                f"takes, but got {described(new)}{line_of(node.args[0])}{start_for(old, new)}"
             )
 
 
@@ -65,11 +66,16 @@ def described(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(map(hint, tensor.shape))}"
 
 
+def start_for(old: Tensor, new: Tensor) -> str:
+    """What to pass as init in place of one number."""
+    size = tuple(map(hint, new.shape))
+    return f"; to start with zeros, pass torch.zeros({size}) in init" if not old.dim() and new.dim() else ""
+
+
 def line_of(node: Node) -> str:
     """The line of the step that computes it."""
-    lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip()]
-    places = [k for k, line in enumerate(lines) if line.startswith("File ")]
-    return f": {' '.join(lines[places[-1] :])}" if places else ""
+    frames = re.findall(r'File "(.+)", line (\d+), in .*\n\s*(.+)', node.meta.get("stack_trace") or "")
+    return " at {}:{}, {!r}".format(*frames[-1]) if frames else ""
 
 
 FUNCTION = torch.ops.higher_order.autograd_function_apply

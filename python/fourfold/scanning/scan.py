@@ -321,9 +321,12 @@ def reason_of(said: Sequence[str]) -> str:
             "its control flow or a size depends on a tensor's value; choose values with torch.where, or write a Python "
             "loop over the steps"
         )
+    if "builtin operator `print`" in " ".join(said):
+        return "it runs once for all steps, so print has no values to show; return what you want to see as its result"
     for line in said:
         if found := FAILED.search(line):
-            return f"{found[1]}: {found[3]}".replace("FakeTensor", "Tensor").replace("immutable_list", "list")
+            text = re.sub(r"s\d+: hint = (\d+)", r"\1", found[3])  # a symbolic size
+            return f"{found[1]}: {text}".replace("FakeTensor", "Tensor").replace("immutable_list", "list")
     explanations = [line.removeprefix("Explanation: ") for line in said if line.startswith("Explanation: ")]
     return ": ".join([said[0], *explanations[:1]]).removesuffix(".")
 
