@@ -61,6 +61,26 @@ def parts_without_elements() -> list[Callable]:
     ]
 
 
+@pytest.mark.parametrize("keepdim", [False, True])
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_reductions_of_equal_rows_are_equal(dynamic: bool | None, keepdim: bool) -> None:
+    """One program computes both: another would round its result to bfloat16 in memory."""
+    x = torch.randn(64, 100, generator=torch.Generator().manual_seed(0)).bfloat16()
+
+    def differences(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            x.mean(-1, keepdim) - y.mean(-1, keepdim),
+            (x.var(-1, keepdim=keepdim) - y.var(-1, keepdim=keepdim)).sign(),
+            x.norm(dim=-1, keepdim=keepdim) / y.norm(dim=-1, keepdim=keepdim) - 1,
+            x.logsumexp(-1, keepdim) > y.logsumexp(-1, keepdim),
+        )
+
+    record = Record()
+    for difference in compiled(differences, record, dynamic=dynamic)(x, x.clone()):
+        assert not difference.any()
+    assert programs_of(record) == 1
+
+
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("place", range(9))
 def test_a_concatenation_with_parts_without_elements(place: int, dynamic: bool | None) -> None:

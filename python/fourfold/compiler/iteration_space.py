@@ -234,6 +234,15 @@ class IterationSpace:
         alike = len(self.sizes) == len(other.sizes) and all(map(same, self.sizes, other.sizes))
         return [((axis,), (axis,)) for axis in range(len(self.sizes))] if alike else []
 
+    def columns_in_order(self, other: IterationSpace, pairs: Pairs) -> Pairs:
+        """Pairs the columns of two spaces in order if all sizes agree and the pairs have all other axes: a node that
+        reads values of the rows doesn't show which columns correspond, and any will do."""
+        mine, own = (sorted(space.axes - along([dim[k] for dim in pairs])) for k, space in enumerate((self, other)))
+        if set(mine) != self.columns or set(own) != other.columns or len(mine) != len(own):
+            return []
+        sizes_agree = all(same(self.sizes[a], other.sizes[b]) for a, b in zip(mine, own, strict=True))
+        return [((a,), (b,)) for a, b in zip(mine, own, strict=True)] if sizes_agree else []
+
     def implied_columns(self) -> frozenset[int] | None:
         """The columns by which every value has an element per point or per row; None if there are none."""
         rows = next((own for own in map(along, self.dims.values()) if own and own != self.axes), None)

@@ -157,6 +157,8 @@ class Fusion:
         pairs = [(one.space.aligned(node, d), other.space.aligned(node, d)) for d in range(dims)]
         if all(len(mine) <= 1 and len(own) <= 1 for mine, own in pairs):
             known = [(mine.pop(), own.pop()) for mine, own in pairs if mine and own]
+            if known and layouts_of_reductions(one.space) == layouts_of_reductions(other.space):
+                known += one.space.columns_in_order(other.space, known)
             self.merge(one, other, known or one.space.in_order(other.space))
 
     def merge_readers(self, node: Node) -> None:
@@ -202,6 +204,15 @@ class Fusion:
         for node in other.members:
             self.units.unit[node] = one.unit
         del self.groups[other.unit]
+
+
+def layouts_of_reductions(space: IterationSpace) -> set[bool]:
+    """Whether the operands of the space's reductions are contiguous along the columns."""
+    columns = space.columns or frozenset()
+    return {
+        covers_innermost([d for d, dim in enumerate(dims) if columns.intersection(dim)], node.args[0].meta["val"])
+        for node, dims in space.reduced.items()
+    }
 
 
 def is_read_again(node: Node) -> bool:
