@@ -166,10 +166,13 @@ def zig_tools(folder: Path, target: str) -> Path:
     # Without optimization, as in CMake's trials, zig would build and link its UndefinedBehaviorSanitizer.
     compiler = f"c++ -target {target} -fno-sanitize=undefined"
     for name, words in {"c++": compiler, "ar": "ar", "ranlib": "ranlib"}.items():
+        # To link, zig would compile libc++ first, which takes a minute: its functions stay undefined
+        # (metal_build.check_undefined).
+        link = 'case " $* " in *" -c "*) ;; *) set -- "$@" -nostdlib++ ;; esac\n' if name == "c++" else ""
         tool = folder / name
         tool.write_text(
-            f"#!/bin/sh\nexport ZIG_GLOBAL_CACHE_DIR='{folder / 'cache'}' PYTHONPATH='{zig}'\n"
-            f"exec '{sys.executable}' -m ziglang {words} \"$@\"\n"
+            f"#!/bin/sh\nexport ZIG_GLOBAL_CACHE_DIR='{folder / 'cache'}'\n{link}"
+            f"exec '{zig / 'ziglang' / 'zig'}' {words} \"$@\"\n"
         )
         tool.chmod(0o755)
     return folder
@@ -212,7 +215,7 @@ set(CMAKE_AR "{folder / "ar"}")
 set(CMAKE_RANLIB "{folder / "ranlib"}")
 set(CMAKE_INSTALL_NAME_TOOL /usr/lib/llvm-19/bin/llvm-install-name-tool)
 set(CMAKE_OBJCXX_FLAGS_INIT "-I '{headers}' -Werror")
-set(CMAKE_SHARED_LINKER_FLAGS_INIT "-F '{headers}'")
+set(CMAKE_SHARED_LINKER_FLAGS_INIT "-F '{headers}' -Wl,-undefined,dynamic_lookup")
 """)
     return file
 

@@ -11,7 +11,7 @@ from backend_report import Refused, Report
 from backend_tools import MACOS, ROOT, output, run
 
 APPLE = ROOT / "tests" / "simulators" / "metal" / "apple"
-OTOOL = "/usr/lib/llvm-19/bin/llvm-otool"
+OTOOL, NM = "/usr/lib/llvm-19/bin/llvm-otool", "/usr/lib/llvm-19/bin/llvm-nm"
 OLDEST, *_, NEWEST = tools.TORCH_FOR_MACOS
 # Compiled with this system's Python headers and not linked: zig's linker doesn't support bundles.
 MODULES = ("_C.dir/module.cpp.o", f"_torch_{'_'.join(OLDEST.split('.')[:2])}.dir/torch_module.cpp.o")
@@ -24,7 +24,13 @@ FOUNDATION = {"stringWithUTF8String:", "UTF8String", "localizedDescription"}
 def metal(report: Report) -> None:
     torch = tools.macos_torch(OLDEST)
     toolchain = tools.darwin_toolchain(APPLE)
-    options = (UNOPTIMIZED, "-DFOURFOLD_METAL=ON", "-DFOURFOLD_CUDA=OFF", "-DFOURFOLD_HIP=OFF")
+    options = (
+        UNOPTIMIZED,
+        UNOPTIMIZED.replace("CXX", "OBJCXX"),
+        "-DFOURFOLD_METAL=ON",
+        "-DFOURFOLD_CUDA=OFF",
+        "-DFOURFOLD_HIP=OFF",
+    )
     options += (f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", f"-DTorch_ROOT={torch}")
     # The environment's compiler settings are for this machine.
     folder = configure("metal", *options, CXX="", CXXFLAGS="", CMAKE_CXX_COMPILER_LAUNCHER="")
@@ -40,6 +46,8 @@ def metal(report: Report) -> None:
         raise Refused(f"the library was not linked; see {(folder / 'build.log').relative_to(ROOT)}")
     link_with_newest(folder)
     check_load_commands(output(OTOOL, "-l", library))
+    for each in (library, folder / "newest.dylib"):
+        check_undefined(output(NM, "-m", "--undefined-only", each))
     check_selectors(library)
     report.prove("metal", "linked")
     report.facts.append(f"metal: linked for macOS {MACOS} on arm64 against torch {OLDEST} and {NEWEST}")
@@ -69,6 +77,18 @@ def check_load_commands(said: str) -> None:
     strangers = [name for name in loaded if not re.fullmatch(allowed, name)]
     if strangers or not any("Metal.framework" in name for name in loaded):
         raise Refused(f"the library loads {', '.join(loaded)}")
+
+
+# Names in libc++ and its runtime: of namespace std, of operators new and delete, and of exceptions.
+OF_LIBCXX = re.compile(r"__Z[A-Z]*(St|NSt|NKSt|N10__cxxabi|n[wa]|d[la])|__ZT[IS]([a-z]|P)|___(cxa|gxx|dynamic_cast)")
+
+
+def check_undefined(said: str) -> None:
+    """The linker finds every symbol in a library that it knows, except those of libc++."""
+    left = re.findall(r"\(undefined\) external (\S+)$", said, re.MULTILINE)
+    unknown = [name for name in left if not OF_LIBCXX.match(name)]
+    if unknown or not left:
+        raise Refused(f"no library for macOS has {', '.join(unknown) or 'anything that the C++ library uses'}")
 
 
 def selectors_of(library: Path) -> set[str]:

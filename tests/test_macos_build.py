@@ -57,6 +57,23 @@ def test_other_load_commands_are_refused(said: str, why: str) -> None:
         metal_build.check_load_commands(said)
 
 
+UNDEFINED = "                 (undefined) external {}"
+
+
+@pytest.mark.parametrize("name", ["__ZNSt3__112__next_primeEm", "__ZTVN10__cxxabiv117__class_type_infoE", "__ZdlPv"])
+def test_functions_of_the_cpp_library_may_stay_undefined(name: str) -> None:
+    metal_build.check_undefined(f"{UNDEFINED.format('_memcpy')} (from libSystem)\n{UNDEFINED.format(name)}\n")
+
+
+@pytest.mark.parametrize("name", ["_omp_get_max_threads", "__ZN8fourfold5causeEv", "_OBJC_CLASS_$_MTLDevices"])
+def test_other_undefined_symbols_are_refused(name: str) -> None:
+    said = "\n".join(UNDEFINED.format(each) for each in ("__ZdlPv", name))
+    with pytest.raises(Refused, match=f"no library for macOS has {re.escape(name)}$"):
+        metal_build.check_undefined(said)
+    with pytest.raises(Refused, match="has anything that the C"):
+        metal_build.check_undefined("")
+
+
 def test_selectors_are_read_from_their_section(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metal_build, "output", lambda *command: SECTION)
     assert metal_build.selectors_of("libfourfold.dylib") == {"commandBuffer", "setLabel:"}

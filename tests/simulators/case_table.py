@@ -28,20 +28,23 @@ from machine import output_of, tool
 
 TESTS = simulated.ROOT / "tests"
 MULTIPROCESSORS = "16"  # each has room for one block of the persistent kernels
+REVERSE = (("GPUSIM_REVERSE", "1"),)
 LARGE = "(launches or row-groups or many or vendor or chunks)"  # cases of many rows or steps
-# Kernels round to TF32 alike in threads of either warp.
-ONE_LAYOUT = (
-    "contiguous and (test_values or test_autograd) and (float32 or float64 or bfloat16)"
+TALL = f"({LARGE} or row-tiles)"
+# Each type in one of the orders. Kernels round to TF32 alike in threads of either warp.
+OF_WIDE_WARPS = (
+    "contiguous and (test_values or test_autograd) and (float32 or float64)"
     " or test_raw_operator or tf32 and (odd or row-tiles)"
 )
-# Of kernels beside a vendor's products each thread has its own elements.
+OF_WIDE_WARPS_REVERSED = "contiguous and (test_values or test_autograd) and bfloat16"
+# Of kernels beside a vendor's products each thread has its own elements. The same code synchronizes tiles and blocks of
+# rows of every cell.
 SHORT = (
     "not many and not long-batch and not (chunks and (lstm or gru)) and not launches and not row-groups and not vendor"
+    " and not ((row-tiles or block-rows) and (lltm or gru))"
 )
 FEW_TYPES = "(test_values or test_autograd) and contiguous and (float32 or bfloat16)"
-SHIFTED = f"shifted and float32 and test_raw_backward and not {LARGE}"
-# An order of threads that fails, fails in the forward that keeps values for the backward too; MLPs have another one.
-FEW_ORDERS = "(test_autograd or test_values and mlp) and contiguous and (float32 or bfloat16)"
+SHIFTED = f"shifted and float32 and test_raw_backward and not {TALL}"
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,10 @@ class Run:
 EVERYTHING = (
     "not 64_bit and not error_bounds and not threads_do_not and not captured_graph"
     " and not (raw_backward and (float64 or float16))"
-    f" and not ({LARGE} and (strided or shifted))"  # the host handles layouts, for any size
-    " and not (tf32_is and many)"  # as in tiles of rows
+    f" and not ({TALL} and (strided or shifted))"  # the host handles layouts, for any size
+    f" and not (tf32_is and {LARGE})"  # as in tiles of rows
+    " and not same_call"  # threads run in one order here
+    " and not may_be_shifted"  # in the checked builds
     " and not gradcheck and not func_transforms and not vmap_and"
 )
 # Without most of the cases for other backends' kernels: for chunks of steps on a CPU, and CUDA's kernels for one block.
@@ -73,16 +78,16 @@ RUNS = [
     # Enough multiprocessors to hold the blocks of hundreds of hidden units at once.
     WIDE := Run("wide layers", "wide_layers", environment=(("GPUSIM_MULTIPROCESSORS", "132"),)),
     # Errors that depend on the wavefront size or thread order don't depend on the layout.
-    Run("reverse order", FEW_ORDERS, environment=(("GPUSIM_REVERSE", "1"),)),
-    Run("wavefront of 64", ONE_LAYOUT, warp=64),
-    Run("wavefront of 64, reverse order", FEW_ORDERS, warp=64, environment=(("GPUSIM_REVERSE", "1"),)),
+    Run("wavefront of 64", OF_WIDE_WARPS, warp=64),
+    Run("wavefront of 64, reverse order", OF_WIDE_WARPS_REVERSED, warp=64, environment=REVERSE),
     # A block's resources and the choice of kernels depend on the device: these are Turing's limits.
     Run("smallest GPU", FEW_TYPES, environment=(("GPUSIM_CAPABILITY", "7.5"),)),
     # Owner and alignment of memory, with each tensor misaligned in turn.
     Run(
-        "checked",
+        "checked, reverse order",
         f"({FEW_TYPES} and not ({LARGE} and bfloat16) or may_be_shifted or {SHIFTED}) and not launches",
         sanitizer="checked",
+        environment=REVERSE,
     ),
     # ThreadSanitizer is expensive per thread. Races don't depend on layouts, on types only in whether tensor cores
     # support them, and between the chunks of long sequences not on the cell. Groups of rows share nothing.
@@ -98,11 +103,11 @@ RUNS = [
         f"{EVERYTHING} and {FOR_METAL} and not (tf32 and not odd) and not saved_tensors_of",
         metal=True,
     ),
-    Run("Metal, reverse order", FEW_ORDERS, environment=(("GPUSIM_REVERSE", "1"),), metal=True),
     Run(
-        "Metal, checked",
+        "Metal, checked, reverse order",
         f"({FEW_TYPES} and not ({LARGE} and bfloat16) or may_be_shifted or {SHIFTED}) and {FOR_METAL}",
         sanitizer="checked",
+        environment=REVERSE,
         metal=True,
     ),
     Run(

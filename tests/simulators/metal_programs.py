@@ -11,11 +11,11 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from case_table import sanitizer_environment
+from case_table import REVERSE, sanitizer_environment
 from metal_language import refusals
 
 import simulated_metal
@@ -35,18 +35,11 @@ class Run:
 
 
 RUNS = {
-    "forwards": Run(),
-    "reverse order": Run(RACES, environment={"GPUSIM_REVERSE": "1"}),  # of kernels with barriers
     "checked": Run(sanitizer="checked"),
+    "reverse order": Run(RACES, environment=dict(REVERSE)),  # of kernels with barriers
     "ThreadSanitizer": Run(RACES, sanitizer="thread"),
 }
-
-SEEDS = {
-    "forwards": range(60),
-    "reverse order": range(30),  # whose code is compiled already
-    "checked": range(90, 120),
-    "ThreadSanitizer": range(8),
-}
+SEEDS = {"checked": range(60), "reverse order": range(90, 120), "ThreadSanitizer": range(8)}
 
 
 def said_by(run: Run, *command: object, **variables: str) -> tuple[int, str]:
@@ -89,8 +82,8 @@ def test_compiled_functions(name: str, sources: Path, record_property) -> None:
     record_property("backend", "metal")
     record_property("warp", "32")
     run = RUNS[name]
-    if name == "forwards":
-        run = Run(environment={"GPUSIM_SOURCES": str(sources)})
+    if name == "checked":
+        run = replace(run, environment={"GPUSIM_SOURCES": str(sources)})
     code, said = pytest_of(run)
     # A sanitizer's report ends the process, or sets its exit code.
     assert code == 0, said[-6000:]
@@ -109,7 +102,7 @@ def test_samples_of_operators() -> None:
 def test_random_programs(name: str, sources: Path) -> None:
     """Compared with the interpreter."""
     run, seeds = RUNS[name], SEEDS[name]
-    noted = {"GPUSIM_SOURCES": str(sources)} if name == "forwards" else {}
+    noted = {"GPUSIM_SOURCES": str(sources)} if name == "checked" else {}
     library = simulated_metal.build(run.sanitizer)
     code, said = said_by(run, "run_random_programs.py", library, seeds.start, seeds.stop, **noted)
     assert code == 0 and f"{len(seeds)} programs" in said, said[-6000:]

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from case_table import REVERSE as REVERSED
 from case_table import sanitizer_environment
 from metal_language import refusals
 
@@ -95,11 +96,10 @@ class Setting:
 
 
 PLAIN = Setting("plain")
-REVERSE = Setting("reverse order", environment=(("GPUSIM_REVERSE", "1"),))
-WIDE_WARP = Setting("wavefront of 64", warp=64)
+REVERSE = Setting("reverse order", environment=REVERSED)
+WIDE_WARP = Setting("wavefront of 64, reverse order", warp=64, environment=REVERSED)
 CHECKED = Setting("checked", sanitizer="checked")
 RACES = Setting("ThreadSanitizer", sanitizer="thread")
-SETTINGS = (PLAIN, REVERSE, WIDE_WARP, CHECKED)
 ORDERS = (
     PLAIN,
     REVERSE,
@@ -120,39 +120,40 @@ def expect_success(done: subprocess.CompletedProcess) -> None:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
     """The programs and layouts that random programs and the table of compiled functions compile."""
     file = tmp_path_factory.mktemp("programs") / "recorded"
-    expect_success(PLAIN.random(0, SEEDS, "--record", file))
-    expect_success(PLAIN.tests("test_gpu_programs.py", record=file))
+    expect_success(CHECKED.random(0, SEEDS, "--record", file))
+    expect_success(CHECKED.tests("test_gpu_programs.py", record=file))
     if simulated.FULL:
         expect_success(PLAIN.tests(*(f"{name}.py" for name in OF_COMPILER), selection=NOT_OF_CPUS, record=file))
     found = [tuple(json.loads(line)) for line in file.read_text().splitlines()]
     return list(dict.fromkeys(found))
 
 
-@pytest.mark.parametrize("setting", SETTINGS[1:], ids=named)
-def test_random_programs(setting: Setting) -> None:
-    """The first setting's run also records programs; in reverse order the same code runs, which is compiled once."""
-    first = 0 if setting is REVERSE else SEEDS
-    expect_success(setting.random(first, first + (30 if setting.sanitizer == "none" else 20)))
+def test_programs_in_a_checked_build(recorded: list[tuple[str, str]]) -> None:
+    """Random programs and compiled functions; the run also records what the compilers below get."""
+    assert len(recorded) > SEEDS
+
+
+def test_random_programs_in_reverse_order_with_wide_warps() -> None:
+    expect_success(WIDE_WARP.random(SEEDS, SEEDS + 30))
 
 
 def test_random_programs_with_wide_indices() -> None:
     expect_success(PLAIN.random(0, 25, "--wide"))
 
 
-@pytest.mark.parametrize("setting", SETTINGS if simulated.FULL else [WIDE_WARP, CHECKED], ids=named)
+@pytest.mark.parametrize("setting", [WIDE_WARP, CHECKED], ids=named)
 def test_random_programs_with_long_rows(setting: Setting) -> None:
     expect_success(setting.random(0, 160 if simulated.FULL else 25, "--long"))
 
 
-@pytest.mark.parametrize("setting", SETTINGS[1:], ids=named)
-def test_compiled_functions(setting: Setting) -> None:
-    """In reverse order a part, with barriers: nothing else depends on the order of threads."""
-    expect_success(setting.tests("test_gpu_programs.py", selection="races" if setting is REVERSE else ""))
-
-
 @pytest.mark.parametrize("setting", [REVERSE, WIDE_WARP], ids=named)
-def test_samples_of_operators(setting: Setting) -> None:
-    expect_success(setting.tests(*SAMPLES, selection=NOT_OF_CPUS if simulated.FULL else ""))
+def test_compiled_functions(setting: Setting) -> None:
+    """A part, with barriers: nothing else depends on the order of threads, or on the size of a warp."""
+    expect_success(setting.tests("test_gpu_programs.py", selection="" if simulated.FULL else "races"))
+
+
+def test_samples_of_operators() -> None:
+    expect_success(WIDE_WARP.tests(*SAMPLES, selection=NOT_OF_CPUS if simulated.FULL else ""))
 
 
 def test_no_thread_races_with_another() -> None:
