@@ -146,10 +146,13 @@ def test_random_programs_with_long_rows(setting: Setting) -> None:
     expect_success(setting.random(0, 160 if simulated.FULL else 25, "--long"))
 
 
-@pytest.mark.parametrize("setting", [REVERSE, WIDE_WARP], ids=named)
+PARTS = {REVERSE: "races", WIDE_WARP: "races or statistics or softmax or norm or exponentials"}
+
+
+@pytest.mark.parametrize("setting", PARTS, ids=named)
 def test_compiled_functions(setting: Setting) -> None:
-    """A part, with barriers: nothing else depends on the order of threads, or on the size of a warp."""
-    expect_success(setting.tests("test_gpu_programs.py", selection="" if simulated.FULL else "races"))
+    """A part: what depends on the order of threads has barriers, and on the size of a warp also reductions of rows."""
+    expect_success(setting.tests("test_gpu_programs.py", selection="" if simulated.FULL else PARTS[setting]))
 
 
 def test_samples_of_operators() -> None:
