@@ -143,3 +143,12 @@ MODULES = [
 @pytest.mark.parametrize(("call", "kind", "sentence"), MODULES, ids=refusal_id)
 def test_module_refuses(call: Any, kind: type, sentence: str) -> None:
     assert sentence_of(lambda: call(), (), kind) == sentence
+
+
+def test_names_of_torchs_own_are_referred_to_torch() -> None:
+    with pytest.raises(AttributeError, match="^module 'fourfold.nn' has no attribute 'RNN'; use torch.nn.RNN$"):
+        fourfold.nn.RNN  # noqa: B018
+    with pytest.raises(AttributeError, match="^module 'fourfold.nn' has no attribute 'nonesuch'$"):
+        fourfold.nn.nonesuch  # noqa: B018
+    with pytest.raises(AttributeError, match=r"'compile'; use torch.compile\(function, backend=\"fourfold\"\)$"):
+        fourfold.compile  # noqa: B018

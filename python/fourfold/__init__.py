@@ -115,7 +115,8 @@ if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any name
         if name in _MODULES:
             return _importlib.import_module(f"fourfold.{name}")
         if name not in _LATER:
-            raise AttributeError(f"module 'fourfold' has no attribute {name!r}")
+            instead = '; use torch.compile(function, backend="fourfold")' if name == "compile" else ""
+            raise AttributeError(f"module 'fourfold' has no attribute {name!r}{instead}")
         globals()[name] = getattr(_importlib.import_module(f"fourfold.{_LATER[name]}"), name)
         return globals()[name]
 
