@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import GraphModule, Node
 
+from fourfold.compiler.alone import columns_are_torchs
 from fourfold.compiler.fallback import FAILED, visiting
 from fourfold.compiler.fused import Extraction, NotExtracted, call
 from fourfold.compiler.ir import Dims
@@ -112,10 +113,12 @@ class Fusion:
     def takes_other_reductions(self, node: Node, over: list[int]) -> bool:
         """Whether a reduction over dimensions other than the innermost one in memory is in a program: only in a loop
         nest, which computes adjacent rows together, or on a GPU, and not if it is a sum that can be another program's
-        epilogue."""
+        epilogue, or the only one to read a large tensor from memory."""
         outermost = memory_order(node.args[0].meta["val"])[: len(over)]
         is_epilogue = node.target is SUM and sorted(outermost) == sorted(over) and not is_read_again(node)
-        return (self.as_nests or device_of(node).type != "cpu") and not is_epilogue
+        is_computed_here = node.args[0] in self.within
+        is_torchs = not is_computed_here and columns_are_torchs(node) and not is_read_again(node)
+        return (self.as_nests or device_of(node).type != "cpu") and not is_epilogue and not is_torchs
 
     def place(self, node: Node, count: int, dims_in: Callable[[IterationSpace], Dims | None]) -> bool:
         """Adds the node to the group of an operand or to a new one, if possible. count: how many dimensions the
