@@ -142,3 +142,20 @@ def test_torch_computes_large_means_of_columns(
     (captured,) = record.captured
     targets = {node.target for node in captured.forward.compiled.module.graph.nodes}
     assert (torch.ops.aten.mean.dim in targets) == left and programs_of(record) == 1
+
+
+def test_sums_of_columns_that_have_a_mean_are_in_its_program() -> None:
+    def correlation(x: Tensor, y: Tensor) -> Tensor:
+        x, y = x - x.mean(0), y - y.mean(0)
+        return (x * y).sum(0) / ((x * x).sum(0) * (y * y).sum(0)).sqrt()
+
+    x, y = drawn((200, 50), torch.float32, False), drawn((200, 50), torch.float32, False)
+    record = Record()
+    call = compiled(correlation, record, options={"generator": "llvm"})
+    with torch.no_grad():
+        torch.testing.assert_close(call(x, y), correlation(x, y))
+    (captured,) = record.captured
+    assert programs_of(record) == 1
+    assert not any(
+        node.target is torch.ops.aten.sum.dim_IntList for node in captured.forward.compiled.module.graph.nodes
+    )

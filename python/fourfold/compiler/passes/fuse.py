@@ -14,7 +14,7 @@ from fourfold.compiler.alone import columns_are_torchs
 from fourfold.compiler.fallback import FAILED, visiting
 from fourfold.compiler.fused import Extraction, NotExtracted, call
 from fourfold.compiler.ir import Dims
-from fourfold.compiler.iteration_space import IterationSpace, Pairs, covers_innermost, reduced_dims
+from fourfold.compiler.iteration_space import IterationSpace, Pairs, along, covers_innermost, reduced_dims
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.nest import service
 from fourfold.compiler.options import Options
@@ -116,9 +116,15 @@ class Fusion:
         epilogue, or the only one to read a large tensor from memory."""
         outermost = memory_order(node.args[0].meta["val"])[: len(over)]
         is_epilogue = node.target is SUM and sorted(outermost) == sorted(over) and not is_read_again(node)
+        is_epilogue = is_epilogue and not self.are_columns(node.args[0], over)
         is_computed_here = node.args[0] in self.within
         is_torchs = not is_computed_here and columns_are_torchs(node) and not is_read_again(node)
         return (self.as_nests or device_of(node).type != "cpu") and not is_epilogue and not is_torchs
+
+    def are_columns(self, value: Node, dims: list[int]) -> bool:
+        """Whether these dimensions of a value are the columns of its group, which other reductions cover already."""
+        group = self.within.get(value)
+        return group is not None and group.space.columns == along([group.space.dims[value][d] for d in dims])
 
     def place(self, node: Node, count: int, dims_in: Callable[[IterationSpace], Dims | None]) -> bool:
         """Adds the node to the group of an operand or to a new one, if possible. count: how many dimensions the
