@@ -51,7 +51,7 @@ for path, (_, call) in json.loads(sys.argv[1]).items():
     os.environ["FOURFOLD_GPU_PATH"] = path  # which each call reads
     try:
         eval(call)
-    except Exception as refusal:
+    except (RuntimeError, ValueError) as refusal:
         said[path] = str(refusal)
 print(json.dumps(said))
 """

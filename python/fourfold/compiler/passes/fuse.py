@@ -115,11 +115,11 @@ class Fusion:
         nest, which computes adjacent rows together, or on a GPU, and not if it is a sum that can be another program's
         epilogue, or the only one to read a large tensor from memory."""
         outermost = memory_order(node.args[0].meta["val"])[: len(over)]
-        is_epilogue = node.target is SUM and sorted(outermost) == sorted(over) and not is_read_again(node)
+        is_epilogue = node.target is SUM and sorted(outermost) == sorted(over)
         is_epilogue = is_epilogue and not self.are_columns(node.args[0], over)
-        is_computed_here = node.args[0] in self.within
-        is_torchs = not is_computed_here and columns_are_torchs(node) and not is_read_again(node)
-        return (self.as_nests or device_of(node).type != "cpu") and not is_epilogue and not is_torchs
+        is_torchs = node.args[0] not in self.within and columns_are_torchs(node)
+        is_elsewhere = (is_epilogue or is_torchs) and not is_read_again(node)
+        return (self.as_nests or device_of(node).type != "cpu") and not is_elsewhere
 
     def are_columns(self, value: Node, dims: list[int]) -> bool:
         """Whether these dimensions of a value are the columns of its group, which other reductions cover already."""
