@@ -118,32 +118,6 @@ def test_the_sums_for_a_norms_parameters_belong_to_its_backwards_program() -> No
     assert len(graph.backward.programs) == 1 and not graph.backward.outside
 
 
-@pytest.mark.parametrize(
-    ("rows", "dtype", "function", "left"),
-    [
-        (1024, torch.float32, lambda x: x.mean(0) - x.amax(0), True),
-        (1000, torch.float32, lambda x: x.mean(0) - x.amax(0), False),
-        (1024, torch.bfloat16, lambda x: x.mean(0) - x.amax(0), False),
-        (1024, torch.float32, lambda x: x - x.mean(0), False),
-        (1024, torch.float32, lambda x: x.sin().mean(0) + 1, False),
-    ],
-)
-def test_torch_computes_large_means_of_columns(
-    rows: int, dtype: torch.dtype, function: Callable[[Tensor], Tensor], left: bool
-) -> None:
-    """If nothing else in the program has as many elements."""
-    x = torch.randn(rows, 256, generator=torch.Generator().manual_seed(0)).to(dtype)
-    record = Record()
-    call = compiled(function, record, options={"generator": "llvm"})
-    with torch.no_grad():
-        torch.testing.assert_close(
-            call(x), function(x), **({} if dtype == torch.float32 else {"rtol": 2e-2, "atol": 2e-2})
-        )
-    (captured,) = record.captured
-    targets = {node.target for node in captured.forward.compiled.module.graph.nodes}
-    assert (torch.ops.aten.mean.dim in targets) == left and programs_of(record) == 1
-
-
 def test_sums_of_columns_that_have_a_mean_are_in_its_program() -> None:
     def correlation(x: Tensor, y: Tensor) -> Tensor:
         x, y = x - x.mean(0), y - y.mean(0)

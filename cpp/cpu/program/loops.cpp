@@ -49,11 +49,11 @@ std::unique_ptr<char, Release> scratch(int64_t bytes) {
 // Calls a nest's functions on one set of arguments.
 class NestCall {
  public:
-  // shares_kept: whether the threads share the memory of a row's values.
-  NestCall(const Nest& nest, const std::vector<int64_t>& arguments, int64_t grain, bool shares_kept = false)
+  NestCall(const Nest& nest, const std::vector<int64_t>& arguments, int64_t grain, Split split)
       : nest_(nest), arguments_(arguments), grain_(grain),
-        bytes_(nest.bytes_of_block * (arguments[block] + slack) +
-               (shares_kept ? 0 : nest.bytes_of_column * (arguments[column_count] + slack)) +
+        bytes_(nest.bytes_of_block * ((split == Split::side_by_side ? 0 : arguments[block]) + slack) +
+               // Threads that split columns share the memory of a row's values.
+               (split == Split::columns ? 0 : nest.bytes_of_column * (arguments[column_count] + slack)) +
                nest.bytes_of_panel * (arguments[panel_rows] * arguments[panel_columns] + slack)) {}
 
   // Runs a function that computes only scalars.
@@ -104,7 +104,7 @@ void run_row(const Nest& nest, std::vector<int64_t>& arguments, int64_t grain, i
   arguments[blocks] = count;
   arguments[partials] = reinterpret_cast<int64_t>(results.data());
   arguments[kept] = reinterpret_cast<int64_t>(shared.get());
-  const NestCall call(nest, arguments, grain, true);
+  const NestCall call(nest, arguments, grain, Split::columns);
   for (size_t k = 1; k < nest.functions.size(); k += 2) {
     call.share(k, count, lanes);
     call.run_once(k + 1);
@@ -300,7 +300,7 @@ int64_t Loops::parts(const Nest& nest) const {
 void Loops::run_part(const Nest& nest, const program::Tensor* inputs, const program::Tensor* outputs, int64_t part,
                      int64_t parts) const {
   const std::vector<int64_t> arguments = arguments_of(inputs, outputs);
-  const NestCall call(nest, arguments, grain_);
+  const NestCall call(nest, arguments, grain_, split_);
   if (split_ != Split::elements) return call.run(1, rows_ * part / parts, rows_ * (part + 1) / parts);
   const int64_t begin = units_ * part / parts, end = units_ * (part + 1) / parts;
   if (sizes_.size() > 1) return call.run(1, begin, end);
@@ -309,7 +309,7 @@ void Loops::run_part(const Nest& nest, const program::Tensor* inputs, const prog
 
 void Loops::run(const Nest& nest, const program::Tensor* inputs, const program::Tensor* outputs) const {
   std::vector<int64_t> arguments = arguments_of(inputs, outputs);
-  const NestCall call(nest, arguments, grain_);
+  const NestCall call(nest, arguments, grain_, split_);
   call.run_once(0);
   if (split_ == Split::elements) return call.share(1, units_, unit_, sizes_.size() == 1 ? columns_ : 0);
   const bool by_rows = split_ == Split::rows || has_rows_together();
@@ -331,7 +331,7 @@ void Loops::run_by_rows(const Nest& nest, std::vector<int64_t>& arguments, const
       std::vector<int64_t> own = arguments;
       for (int64_t k = begin; k < end; ++k) {
         add_to(sums.begin(k), own, program_, schedule_);
-        NestCall(nest, own, grain_).run(1, k * each, std::min(rows_, (k + 1) * each));
+        NestCall(nest, own, grain_, split_).run(1, k * each, std::min(rows_, (k + 1) * each));
       }
     });
   }

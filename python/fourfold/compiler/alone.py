@@ -21,7 +21,7 @@ from torch.fx import Node
 from fourfold.compiler import powers
 from fourfold.compiler.iteration_space import covers_innermost, reduced_dims
 from fourfold.compiler.lowering import ROWS
-from fourfold.compiler.views import VIEWS, has_hints, hint
+from fourfold.compiler.views import VIEWS, hint
 from fourfold.devices import programs
 
 LOW = (torch.bfloat16, torch.float16)
@@ -45,7 +45,12 @@ CHOICES = words("all any count_nonzero eq fmax fmin ge gt heaviside isinf isnan 
 LOGICAL = words("logical_and logical_not logical_or logical_xor")
 OF_ROWS = words("linalg_vector_norm norm std std_mean var var_mean")
 # Reductions for which loop nests are as fast over dimensions other than the innermost one in memory.
-OF_OTHER_ROWS = OF_ROWS | words("all any count_nonzero logsumexp")
+OF_OTHER_ROWS = OF_ROWS | words(
+    "_log_softmax_backward_data _softmax _softmax_backward_data all aminmax any count_nonzero logsumexp"
+)
+# Also these, by the dtype of their operand.
+OTHER_ROWS = dict.fromkeys((torch.float32, torch.float64), words("_log_softmax"))
+OTHER_ROWS |= dict.fromkeys(LOW, words("amax amin mean"))
 OF_LOW = FUNCTIONS | CHOICES | LOGICAL | OF_ROWS | words("erfc amax amin aminmax isneginf isposinf sgn sign")
 OF_INTEGERS = OF_NUMBERS | words(
     "copysign erfc count_nonzero erf logaddexp logaddexp2 masked_fill pow.Scalar prod sqrt"
@@ -70,8 +75,6 @@ OURS |= dict.fromkeys((torch.int8, torch.int16, torch.int32), OURS[torch.int64] 
 # Operators of float32 that also run as programs below FEW elements: torch's kernels take ten microseconds to start.
 OF_FEW = words("gelu.none gelu_backward.none")
 FEW = 2**14
-# Elements of float32 from which on torch's mean of columns is 1.2 to 2 times as fast as a program's.
-MANY = 2**18
 
 NESTS_OF_FLOATS = words("""
     _log_softmax elu_backward exp2 floor_divide fmod glu huber_loss.reduced huber_loss_backward hypot ldexp
@@ -162,7 +165,8 @@ def is_ours(node: Node, as_nest: bool) -> bool:
         return dtype == torch.float16 and value_of(node).dtype not in (torch.float32, torch.int64, torch.uint8)
     known = OURS.get(dtype, frozenset())
     if node.target in ROWS and not is_over_innermost(node):
-        return as_nest and not OF_OTHER_ROWS.isdisjoint(names_of(node))
+        known = OF_OTHER_ROWS | OTHER_ROWS.get(dtype, frozenset())
+        return as_nest and not known.isdisjoint(names_of(node))
     if as_nest:
         known |= NESTS.get(dtype, frozenset())
     if dtype == torch.float32 and math.prod(map(hint, first.shape)) < FEW:
@@ -174,14 +178,6 @@ def is_over_innermost(node: Node) -> bool:
     """Whether a reduction is over the innermost dimension in memory of its operand."""
     x = node.args[0].meta["val"]
     return covers_innermost(reduced_dims(ROWS[node.target].dims(*node.args, **node.kwargs), x.dim()), x)
-
-
-def columns_are_torchs(node: Node) -> bool:
-    """Whether torch's kernel is faster for a reduction of the columns of a tensor in memory: a loop nest reads one
-    vector of each row, which in a large matrix is on a page of its own; torch's kernel reads four."""
-    x = node.args[0].meta["val"]
-    is_large = has_hints(x) and math.prod(map(hint, x.shape)) >= MANY
-    return is_large and x.device.type == "cpu" and x.dtype == torch.float32 and names_of(node)[0] == "mean"
 
 
 def value_of(node: Node) -> object:

@@ -13,14 +13,15 @@ COLUMN_COUNT, BLOCK, ROW_INDEX, PARTIALS, BLOCKS, KEPT, CHUNK, CHUNKS = range(8)
 PANEL_ROWS, PANEL_COLUMNS, FIRST_TENSOR = range(8, 11)
 CHAINS = 4  # accumulators of a reduction, each a vector
 SLACK = 64  # elements after scratch memory that whole vectors may access
+SIDE_BY_SIDE_ROWS = SLACK  # the most rows side by side that are computed together
 
 
 def bytes_of_block(plan: Plan, layout: Layout, lanes: int) -> int:
     """Bytes per element of a block's scratch memory. If columns run along several axes, it gathers the operands of the
-    block's reductions. For rows side by side it holds partial results, which fill the size of SLACK elements."""
+    block's reductions. For rows side by side it holds the chains, totals and values of each row instead."""
     most = max(len(plan.sums(stage)) for stage in range(plan.stages))
     if layout.split == SIDE_BY_SIDE:
-        return SIZES[FLOAT64] * CHAINS * lanes * lanes * most // SLACK
+        return SIZES[FLOAT64] * (most * (CHAINS * lanes + 1) + len(plan.scalars(ROW)))
     is_gathered = layout.axes - layout.rows > 1
     return SIZES[FLOAT64] * most * is_gathered
 

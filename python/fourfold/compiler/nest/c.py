@@ -36,6 +36,7 @@ from fourfold.compiler.nest.loops import (
     Loop,
     Nest,
     Operand,
+    Prefetch,
     Ref,
     Statement,
     Store,
@@ -250,15 +251,13 @@ class Printer:
         return found
 
     def print_store(self, store: Store, body: list[Statement]) -> None:
-        lanes = store.value.lanes
-        value = self.value(store.value).code
+        value, lanes = self.value(store.value).code, store.value.lanes
         mask = None if store.mask is None else self.value(store.mask).code
         stride = None if store.stride is None else self.index(store.stride)
         place = self.place(store.pointer, store.offset, store.kind, stride)
         if store.is_streamed:
-            self.emit(self.dialect.stream(place, value))
-            return
-        self.emit(self.dialect.store(place, value, lanes, mask, None if stride is None else stride.code))
+            return self.emit(self.dialect.stream(place, value))
+        return self.emit(self.dialect.store(place, value, lanes, mask, stride and stride.code))
 
     def print_storerows(self, store: StoreRows, body: list[Statement]) -> None:
         mask = None if store.mask is None else self.value(store.mask).code
@@ -266,6 +265,9 @@ class Printer:
         first = self.place(store.pointer, store.offset, store.kind)
         for column, (value, lanes) in enumerate(columns):
             self.emit(self.dialect.store(first.moved(column), value, lanes, mask, str(len(columns))))
+
+    def print_prefetch(self, ahead: Prefetch, body: list[Statement]) -> None:
+        self.emit(f"{call('prefetch', self.place(ahead.pointer, ahead.offset, ahead.kind).address.code)};")
 
     def print_transpose(self, statement: Transpose, body: list[Statement]) -> None:
         zero, kind = Constant(0, INT64), statement.kind

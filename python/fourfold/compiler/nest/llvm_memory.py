@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fourfold.compiler.dtypes import INT64
 from fourfold.compiler.nest.llvm_lines import MEMORY, TYPES, mangled, vector_of
 from fourfold.compiler.nest.llvm_operations import Operations
-from fourfold.compiler.nest.loops import Constant, Let, Operand, Store, StoreRows, Transpose
+from fourfold.compiler.nest.loops import Constant, Let, Operand, Prefetch, Store, StoreRows, Transpose
 from fourfold.compiler.nest.plan import SIZES
 
 TRANSPOSE = "fourfold_transpose_tile"
@@ -183,6 +183,12 @@ class Memory(Operations):
         memory = self.alloca(type, 64)
         self.emit(f"store {type} {wide}, ptr {memory}, align 64")
         self.copy(place, memory, store.mask, kind, columns)
+
+    def print_prefetch(self, ahead: Prefetch) -> None:
+        offset = self.value(ahead.offset)
+        place = self.temporary(f"getelementptr {MEMORY[ahead.kind]}, ptr {self.value(ahead.pointer)}, i64 {offset}")
+        read, all_levels, data = ("i32", "0"), ("i32", "3"), ("i32", "1")
+        self.call("llvm.prefetch.p0", "void", ("ptr", place), read, all_levels, data)
 
     def print_transpose(self, statement: Transpose) -> None:
         operands = (Constant(SIZES[statement.kind], INT64), statement.source, statement.source_step)

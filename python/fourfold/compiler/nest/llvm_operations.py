@@ -91,12 +91,15 @@ class Operations(Lines):
         return self.call(f"llvm.{name}.{suffix}", type, *((type, value) for value in values))
 
     def extreme(self, op: str, like: Operand, a: str, b: str) -> str:
-        """NaN if either is NaN; of two zeros the second."""
+        """NaN if either is NaN; of two zeros the second. The last selection is x86's instruction, which returns its
+        second operand if one is NaN. Without the fence the store of an accumulator would become a masked one, which is
+        slow on AMD's processors."""
         type, mask = vector(like.type, like.lanes), vector(BOOLEAN, like.lanes)
-        first = self.temporary(f"fcmp {'olt' if op == 'minimum' else 'ogt'} {type} {a}, {b}")
-        chosen = self.temporary(f"select {mask} {first}, {type} {a}, {type} {b}")
         nan = self.temporary(f"fcmp uno {type} {a}, {a}")
-        return self.temporary(f"select {mask} {nan}, {type} {a}, {type} {chosen}")
+        second = self.temporary(f"select {mask} {nan}, {type} {a}, {type} {b}")
+        first = self.temporary(f"fcmp {'olt' if op == 'minimum' else 'ogt'} {type} {a}, {second}")
+        chosen = self.temporary(f"select {mask} {first}, {type} {a}, {type} {second}")
+        return self.intrinsic("arithmetic.fence", like, [chosen])
 
     def function_call(self, op: str, type: str, lanes: int, values: list[str]) -> str:
         """Calls a vector function, which takes a register; a number is passed in its first lane."""

@@ -104,6 +104,15 @@ class Transpose:
 
 
 @dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Loads the cache line of an address and an offset, which may lie behind the tensor, ahead of its use."""
+
+    pointer: Ref
+    offset: Operand
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
 class Variable:
     """A variable and its initial value."""
 
@@ -139,7 +148,7 @@ class Barrier:
     """A barrier of a block's threads, after which all of them see what each wrote to shared memory."""
 
 
-Statement = Let | Store | StoreRows | Transpose | Variable | Assign | Loop | When | Barrier
+Statement = Let | Store | StoreRows | Transpose | Prefetch | Variable | Assign | Loop | When | Barrier
 
 
 def operands(statement: Statement) -> tuple[Operand | None, ...]:
@@ -153,6 +162,8 @@ def operands(statement: Statement) -> tuple[Operand | None, ...]:
     if isinstance(statement, Transpose):
         to, source = (statement.to, statement.to_step), (statement.source, statement.source_step)
         return *to, *source, statement.rows, statement.columns
+    if isinstance(statement, Prefetch):
+        return statement.pointer, statement.offset
     if isinstance(statement, Variable):
         return (statement.initial,)
     if isinstance(statement, Barrier):

@@ -176,6 +176,9 @@ void stream(Kind* to, V value) {
 #endif
 }
 
+// Fetches a cache line ahead of its use. The address may lie behind the tensor.
+inline void prefetch(const void* from) { __builtin_prefetch(from); }
+
 // Writes the transpose of a matrix.
 template <typename Kind>
 void transpose(Kind* to, int64 to_step, const Kind* source, int64 source_step, int64 rows, int64 columns) {

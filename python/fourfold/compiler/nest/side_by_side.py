@@ -1,112 +1,186 @@
 """Rows that are adjacent in memory, as in a reduction over channels: a vector holds one column of many rows, and a
-stage loops over the columns."""
+stage loops over the columns of several vectors."""
 
 from __future__ import annotations
 
-from fourfold.compiler.dtypes import FLOAT32, FLOAT64, INT64
+import functools
+from collections.abc import Callable
+
+from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, FLOAT64, INT64
 from fourfold.compiler.ir import Value
-from fourfold.compiler.nest.builder import CHAINS, SLACK
+from fourfold.compiler.nest.builder import CHAINS, SIDE_BY_SIDE_ROWS, SLACK, bytes_of_block
 from fourfold.compiler.nest.layout import BROADCAST, UNIT
-from fourfold.compiler.nest.loops import SCRATCH, Constant, Function, Operand, Ref, Store
+from fourfold.compiler.nest.loops import SCRATCH, Constant, Function, Operand, Prefetch, Ref, Store
 from fourfold.compiler.nest.plan import ELEMENT, NUMBER, ROW, SIZES, Slot, identity, total_type
 from fourfold.compiler.nest.short_rows import ShortRows
 
 Known = dict[Value, Operand]
+Masks = tuple[Ref, ...]
+
+# Columns whose memory is fetched before it is read: hardware doesn't predict the jumps from column to column.
+AHEAD = 16
 
 
 class SideBySide(ShortRows):
     """A reduction adds up each lane's row in the order of a row on its own: a block's columns go to the lanes of four
-    chains in turn. Each lane of a chain is a vector in scratch memory here."""
+    chains in turn. Each lane of a chain is a vector in scratch memory here, and so are a row's values.
+
+    Each pass over the columns is for many rows: columns lie on different pages, and if they are a large power of two
+    apart, in the same few sets of the caches."""
 
     def side_by_side(self) -> Function:
+        self.row_values = self.plan.scalars(ROW)
+        self.most_sums = max(len(self.plan.sums(stage)) for stage in range(self.plan.stages))
         self.kept_base = self.behind_blocks()
         return self.short_rows()
 
-    def find_fixed(self) -> None:
-        """Finds none: values that are the same in all rows differ from column to column."""
+    def behind_blocks(self) -> Ref:
+        bytes = SLACK * bytes_of_block(self.plan, self.layout, self.lanes)
+        return self.advance(SCRATCH, "uint8", Constant(bytes, INT64), "kept")
 
-    def run_vector(self, k: Operand, mask: Ref | None) -> None:
+    def run_rows(self, pointers: dict[int, Ref], count: Operand) -> None:
+        writer, lanes, self.axis = self.writer, self.lanes, self.layout.rows - 1
+        with writer.loop(0, count, SIDE_BY_SIDE_ROWS, name="first") as first:
+            self.pointers = self.advanced(pointers, self.axis, first)
+            self.rows = writer.index("min", writer.index("-", count, first), SIDE_BY_SIDE_ROWS, "rows")
+            self.whole = writer.index("*", writer.index("/", self.rows, lanes), lanes, "whole")
+            left = writer.index("-", self.rows, self.whole)
+            self.mask = writer.let("mask", BOOLEAN, left, lanes=lanes, name="mask")
+            # The distance between columns in scratch memory: the rows in whole vectors.
+            vectors = writer.index("/", writer.index("+", self.rows, lanes - 1), lanes)
+            self.distance = writer.index("*", vectors, lanes, "distance")
+            for stage in range(self.plan.stages):
+                self.each_vector(functools.partial(self.run_row_values, stage))
+                self.run_stage(stage)
+            self.each_vector(self.put_rows)
+
+    def each_vector(self, write: Callable[[Operand, Masks], None]) -> None:
+        """write(k, masks) writes the code for the vector of rows that begins at k."""
+        with self.writer.loop(0, self.whole, self.lanes) as k:
+            write(k, ())
+        with self.writer.loop(self.whole, self.rows, self.lanes) as k:
+            write(k, (self.mask,))
+
+    # Values of rows.
+
+    def run_row_values(self, stage: int, k: Operand, masks: Masks) -> None:
         known: Known = {}
-        masks = () if mask is None else (mask,)
-        for stage in range(self.plan.stages):
-            for value in self.plan.scalars(ROW, stage):
-                if value not in known:
-                    known[value] = self.row_vector(value, known, k, masks)
-            known |= self.run_stage(stage, known, k, masks)
-        for slot in self.plan.outputs:
-            if slot.level == ROW:
-                self.put(slot, self.vector_of(slot.value, known), Constant(0, INT64), k, masks)
+        for value in self.plan.scalars(ROW, stage):
+            known[value] = self.row_vector(value, known, k, masks)
+            self.writer.body.append(Store(known[value], *self.row_at(value, k), value.type))
 
-    def row_vector(self, value: Value, known: Known, k: Operand, masks: tuple[Ref, ...]) -> Operand:
+    def row_vector(self, value: Value, known: Known, k: Operand, masks: Masks) -> Operand:
         if value.op == "input":
             return self.load(value, Constant(0, INT64), k, masks)
-        operands = [self.vector_of(operand, known) for operand in value.operands]
+        if value in self.plan.sums(self.plan.stage[value] - 1):
+            return self.total_in_type(
+                value, self.load_scratch(total_type(value.op, value.type), *self.total_at(value, k))
+            )
+        operands = [self.vector_of(operand, known, k) for operand in value.operands]
         return self.writer.let(value.op, value.type, *operands, lanes=self.lanes, name=self.plan.name(value))
 
-    def vector_of(self, value: Value, known: Known) -> Operand:
+    def vector_of(self, value: Value, known: Known, k: Operand) -> Operand:
+        if value not in known and self.plan.level[value] == ROW:
+            known[value] = self.load_scratch(value.type, *self.row_at(value, k), self.plan.name(value))
         return self.splat(self.scalar(value), value) if self.plan.level[value] == NUMBER else known[value]
-
-    def run_stage(self, stage: int, known: Known, k: Operand, masks: tuple[Ref, ...]) -> Known:
-        """Runs a stage; returns its reductions' results."""
-        writer, plan = self.writer, self.plan
-        sums = plan.sums(stage)
-        if not sums:
-            if plan.stores(stage) or plan.keeps(stage):
-                with writer.loop(0, self.column_count, 1, name="column") as column:
-                    self.run_column(stage, known, column, k, masks)
-            return {}
-        totals = {}
-        for value in sums:
-            type = total_type(value.op, value.type)
-            first = Constant(identity(value.op, type), type, self.lanes)
-            totals[value] = writer.variable(type, first, self.lanes, name=f"{plan.name(value)}_total")
-        with writer.loop(0, self.column_count, self.block, name="start") as start:
-            count = writer.index("min", self.block, writer.index("-", self.column_count, start), "count")
-            self.clear(sums)
-            whole = writer.index("*", writer.index("/", count, self.lanes), self.lanes, "whole")
-            with writer.loop(0, whole, 1, name="column") as column:
-                place = writer.index("%", column, CHAINS * self.lanes)
-                self.run_column(stage, known, writer.index("+", start, column), k, masks, place)
-            with writer.loop(whole, count, 1, name="column") as column:
-                place = writer.index("+", writer.index("-", column, whole), (CHAINS - 1) * self.lanes)
-                self.run_column(stage, known, writer.index("+", start, column), k, masks, place)
-            for value in sums:
-                total = totals[value]
-                writer.assign(total, self.combined(value.op, writer.get(total), self.folded(value)))
-        return {value: self.total_in_type(value, writer.get(total)) for value, total in totals.items()}
 
     def total_in_type(self, value: Value, total: Ref) -> Ref:
         if total.type == value.type:
             return total
         return self.writer.let(f"to_{value.type}", value.type, total, lanes=self.lanes, name=self.plan.name(value))
 
-    # A block's partial results.
+    def put_rows(self, k: Operand, masks: Masks) -> None:
+        known: Known = {}
+        for slot in self.plan.outputs:
+            if slot.level == ROW:
+                self.put(slot, self.vector_of(slot.value, known, k), Constant(0, INT64), k, masks)
+
+    # Scratch memory: the chains of a stage's reductions, their totals, and the values of rows.
+
+    def load_scratch(self, type: str, pointer: Ref, offset: Operand, name: str = "t") -> Ref:
+        return self.writer.let("load", type, pointer, offset, lanes=self.lanes, attribute=type, name=name)
+
+    def scratch(self, order: int, name: str) -> Ref:
+        """The address of the part of that number, each of one vector for each vector of rows."""
+        bytes = order * SIDE_BY_SIDE_ROWS * SIZES[FLOAT64]
+        return self.advance(SCRATCH, "uint8", Constant(bytes, INT64), name)
 
     def chains(self, value: Value) -> Ref:
-        """The address of a reduction's chains."""
         order = self.plan.sums(self.plan.stage[value] - 1).index(value)
-        size = CHAINS * self.lanes * self.lanes * SIZES[FLOAT64]
-        return self.advance(SCRATCH, "uint8", Constant(order * size, INT64), f"{self.plan.name(value)}_chains")
+        return self.scratch(order * (CHAINS * self.lanes + 1), f"{self.plan.name(value)}_chains")
 
-    def clear(self, sums: list[Value]) -> None:
+    def chain_at(self, value: Value, place: Operand | int, k: Operand) -> tuple[Ref, Operand]:
+        """place: the lane of the chains."""
+        first = self.writer.index("*", place, SIDE_BY_SIDE_ROWS)
+        return self.chains(value), self.writer.index("+", first, k)
+
+    def total_at(self, value: Value, k: Operand) -> tuple[Ref, Operand]:
+        order = self.plan.sums(self.plan.stage[value] - 1).index(value)
+        return self.scratch((order + 1) * (CHAINS * self.lanes + 1) - 1, f"{self.plan.name(value)}_total"), k
+
+    def row_at(self, value: Value, k: Operand) -> tuple[Ref, Operand]:
+        order = self.most_sums * (CHAINS * self.lanes + 1) + self.row_values.index(value)
+        return self.scratch(order, f"{self.plan.name(value)}_rows"), k
+
+    def kept_at(self, value: Value, column: Operand, k: Operand) -> tuple[Ref, Operand]:
+        each = self.writer.index("*", self.writer.index("+", self.column_count, SLACK), SIDE_BY_SIDE_ROWS)
+        offset = self.writer.index("*", each, self.plan.kept[value])
+        pointer = self.advance(self.kept_base, "uint8", offset, f"{self.plan.name(value)}_kept")
+        return pointer, self.writer.index("+", self.writer.index("*", column, self.distance), k)
+
+    # A stage.
+
+    def run_stage(self, stage: int) -> None:
+        writer, plan = self.writer, self.plan
+        sums = plan.sums(stage)
+        if not sums:
+            if plan.stores(stage) or plan.keeps(stage):
+                with writer.loop(0, self.column_count, 1, name="column") as column:
+                    self.run_column(stage, column)
+            return
         for value in sums:
-            first = Constant(identity(value.op, value.type), value.type, self.lanes)
-            with self.writer.loop(0, Constant(CHAINS * self.lanes, INT64), 1, name="place") as place:
-                offset = self.writer.index("*", place, self.lanes)
-                self.writer.body.append(Store(first, self.chains(value), offset, value.type))
+            type = total_type(value.op, value.type)
+            self.fill(value.op, type, self.total_at(value, Constant(0, INT64))[0], 1)
+        with writer.loop(0, self.column_count, self.block, name="start") as start:
+            count = writer.index("min", self.block, writer.index("-", self.column_count, start), "count")
+            for value in sums:
+                self.fill(value.op, value.type, self.chains(value), CHAINS * self.lanes)
+            whole = writer.index("*", writer.index("/", count, self.lanes), self.lanes, "whole")
+            with writer.loop(0, count, 1, name="column") as column:
+                own = writer.index("%", column, CHAINS * self.lanes)
+                left = writer.index("+", writer.index("-", column, whole), (CHAINS - 1) * self.lanes)
+                is_whole = writer.let("<", BOOLEAN, column, whole)
+                place = writer.let("select", INT64, is_whole, own, left, name="place")
+                self.run_column(stage, writer.index("+", start, column), place)
+            for value in sums:
+                with writer.loop(0, self.rows, self.lanes) as k:
+                    self.add_block(value, k)
 
-    def accumulate_at(self, value: Value, vector: Operand, place: Operand) -> None:
-        pointer, offset = self.chains(value), self.writer.index("*", place, self.lanes)
-        old = self.writer.let("load", value.type, pointer, offset, lanes=self.lanes, attribute=value.type)
+    def fill(self, op: str, type: str, pointer: Ref, places: int) -> None:
+        first = Constant(identity(op, type), type, self.lanes)
+        with self.writer.loop(0, Constant(places, INT64), 1, name="place") as place:
+            of_place = self.writer.index("*", place, SIDE_BY_SIDE_ROWS)
+            with self.writer.loop(0, self.rows, self.lanes) as k:
+                self.writer.body.append(Store(first, pointer, self.writer.index("+", of_place, k), type))
+
+    def add_block(self, value: Value, k: Operand) -> None:
+        """Adds what a block's chains hold to the total."""
+        type = total_type(value.op, value.type)
+        total = self.load_scratch(type, *self.total_at(value, k))
+        sum = self.combined(value.op, total, self.folded(value, k))
+        self.writer.body.append(Store(sum, *self.total_at(value, k), type))
+
+    def accumulate_at(self, value: Value, vector: Operand, place: Operand, k: Operand) -> None:
+        pointer, offset = self.chain_at(value, place, k)
+        old = self.load_scratch(value.type, pointer, offset)
         self.writer.body.append(Store(self.combined(value.op, old, vector), pointer, offset, value.type))
 
-    def folded(self, value: Value) -> Operand:
+    def folded(self, value: Value, k: Operand) -> Operand:
         """Folds as a vector of chains is folded: the chains, and then their lanes by halves."""
-        pointer, type = self.chains(value), total_type(value.op, value.type)
+        type = total_type(value.op, value.type)
 
         def chain(number: int, lane: int) -> Ref:
-            offset = Constant((number * self.lanes + lane) * self.lanes, INT64)
-            return self.writer.let("load", value.type, pointer, offset, lanes=self.lanes, attribute=value.type)
+            return self.load_scratch(value.type, *self.chain_at(value, number * self.lanes + lane, k))
 
         lanes: list[Operand] = []
         for lane in range(self.lanes):
@@ -121,56 +195,59 @@ class SideBySide(ShortRows):
 
     # One column.
 
-    def run_column(
-        self,
-        stage: int,
-        known: Known,
-        column: Operand,
-        k: Operand,
-        masks: tuple[Ref, ...],
-        place: Operand | None = None,
-    ) -> None:
+    def run_column(self, stage: int, column: Operand, place: Operand | None = None) -> None:
         """place: the lane of the chains to which its reductions add."""
-        own = dict(known)
+        same: Known = {}  # in all rows
         for value in self.plan.elements(stage):
-            if value.op == "input":
-                own[value] = self.load(value, column, k, masks)
-            elif self.plan.is_loaded(value, stage):
-                own[value] = self.writer.let(
-                    "load", value.type, *self.kept_at(value, column),
-                    lanes=self.lanes, attribute=value.type, name=self.plan.name(value),
-                )  # fmt: skip
-            else:
-                operands = [self.vector_of(operand, own) for operand in value.operands]
-                own[value] = self.writer.let(
-                    value.op, value.type, *operands, lanes=self.lanes, name=self.plan.name(value)
-                )
+            if self.is_same(value, stage, same):
+                same[value] = self.element(value, stage, column, same, Constant(0, INT64), ())
+        self.each_vector(functools.partial(self.run_vector_of_column, stage, column, place, same))
+
+    def is_same(self, value: Value, stage: int, same: Known) -> bool:
+        if value.op == "input":
+            return self.layout.strides[value.attribute][self.axis] == BROADCAST
+        is_loaded = self.plan.is_loaded(value, stage)
+        return not is_loaded and all(v in same or self.plan.level[v] == NUMBER for v in value.operands)
+
+    def run_vector_of_column(
+        self, stage: int, column: Operand, place: Operand | None, same: Known, k: Operand, masks: Masks
+    ) -> None:
+        own = dict(same)
+        for value in self.plan.elements(stage):
+            if value not in own:
+                own[value] = self.element(value, stage, column, own, k, masks)
         for value in self.plan.sums(stage):
-            self.accumulate_at(value, self.vector_of(value.operands[0], own), place)
+            self.accumulate_at(value, self.vector_of(value.operands[0], own, k), place, k)
         for value in self.plan.keeps(stage):
-            self.writer.body.append(Store(own[value], *self.kept_at(value, column), value.type))
+            self.writer.body.append(Store(own[value], *self.kept_at(value, column, k), value.type))
         for slot in self.plan.stores(stage):
-            self.put(slot, self.vector_of(slot.value, own), column, k, masks)
+            self.put(slot, self.vector_of(slot.value, own, k), column, k, masks)
 
-    def kept_at(self, value: Value, column: Operand) -> tuple[Ref, Operand]:
-        each = self.writer.index("*", self.writer.index("+", self.column_count, SLACK), self.lanes)
-        offset = self.writer.index("*", each, self.plan.kept[value])
-        pointer = self.advance(self.kept_base, "uint8", offset, f"{self.plan.name(value)}_kept")
-        return pointer, self.writer.index("*", column, self.lanes)
+    def element(self, value: Value, stage: int, column: Operand, known: Known, k: Operand, masks: Masks) -> Operand:
+        name = self.plan.name(value)
+        if value.op == "input":
+            return self.load(value, column, k, masks)
+        if self.plan.is_loaded(value, stage):
+            return self.load_scratch(value.type, *self.kept_at(value, column, k), name)
+        operands = [self.vector_of(operand, known, k) for operand in value.operands]
+        return self.writer.let(value.op, value.type, *operands, lanes=self.lanes, name=name)
 
-    def load(self, value: Value, column: Operand, k: Operand, masks: tuple[Ref, ...]) -> Operand:
+    def load(self, value: Value, column: Operand, k: Operand, masks: Masks) -> Operand:
         slot, name = self.plan.inputs[value.attribute], self.plan.name(value)
         pointer, of_row = self.place_of(slot, column)
         if of_row == BROADCAST:
             scalar = self.writer.let("load", value.type, pointer, Constant(0, INT64), attribute=slot.kind, name=name)
             return self.splat(scalar, value)
         stride = () if of_row == UNIT else (self.strides[slot.index, self.axis],)
+        if of_row == UNIT and slot.level == ELEMENT:
+            ahead = self.writer.index("*", self.strides[slot.index, self.axes[-1]], AHEAD)
+            self.writer.body.append(Prefetch(pointer, self.writer.index("+", ahead, k), slot.kind))
         op = "load_strided" if stride else "load"
         return self.writer.let(
             op, value.type, pointer, k, *masks, *stride, lanes=self.lanes, attribute=slot.kind, name=name
         )
 
-    def put(self, slot: Slot, vector: Operand, column: Operand, k: Operand, masks: tuple[Ref, ...]) -> None:
+    def put(self, slot: Slot, vector: Operand, column: Operand, k: Operand, masks: Masks) -> None:
         pointer, of_row = self.place_of(slot, column)
         stride = None if of_row == UNIT else self.strides[slot.index, self.axis]
         self.writer.body.append(Store(vector, pointer, k, slot.kind, masks[0] if masks else None, stride))

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import GraphModule, Node
 
-from fourfold.compiler.alone import columns_are_torchs
 from fourfold.compiler.fallback import FAILED, visiting
 from fourfold.compiler.fused import Extraction, NotExtracted, call
 from fourfold.compiler.ir import Dims
@@ -113,13 +112,11 @@ class Fusion:
     def takes_other_reductions(self, node: Node, over: list[int]) -> bool:
         """Whether a reduction over dimensions other than the innermost one in memory is in a program: only in a loop
         nest, which computes adjacent rows together, or on a GPU, and not if it is a sum that can be another program's
-        epilogue, or the only one to read a large tensor from memory."""
+        epilogue."""
         outermost = memory_order(node.args[0].meta["val"])[: len(over)]
-        is_epilogue = node.target is SUM and sorted(outermost) == sorted(over)
+        is_epilogue = node.target is SUM and sorted(outermost) == sorted(over) and not is_read_again(node)
         is_epilogue = is_epilogue and not self.are_columns(node.args[0], over)
-        is_torchs = node.args[0] not in self.within and columns_are_torchs(node)
-        is_elsewhere = (is_epilogue or is_torchs) and not is_read_again(node)
-        return (self.as_nests or device_of(node).type != "cpu") and not is_elsewhere
+        return (self.as_nests or device_of(node).type != "cpu") and not is_epilogue
 
     def are_columns(self, value: Node, dims: list[int]) -> bool:
         """Whether these dimensions of a value are the columns of its group, which other reductions cover already."""
