@@ -83,6 +83,27 @@ def bodies_of_loops(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Node]]:
     return found
 
 
+class Generators:
+    """Runs what is captured from here on by one generator, then by others, without capturing it again."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monkeypatch = monkeypatch
+        self.recurrences: list[Recurrence] = []
+        make = Recurrence.__init__
+
+        def made(recurrence: Recurrence, *given: Any) -> None:
+            make(recurrence, *given)
+            self.recurrences.append(recurrence)
+
+        monkeypatch.setattr(Recurrence, "__init__", made)
+
+    def use(self, generator: str) -> None:
+        self.monkeypatch.setenv("FOURFOLD_GENERATOR", generator)
+        for each in self.recurrences:
+            for compiled in (each.functions, each.wholes, each.make_backward):
+                compiled.clear()
+
+
 class Spike(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, v: Tensor) -> Tensor:

@@ -12,8 +12,7 @@ from torch import Tensor
 import fourfold
 from fourfold.compiler.nest.service import obstacle
 from fourfold.compiler.nest.steps_of_rows import LONGEST
-from fourfold.scanning import capture
-from scans import loop, tensors
+from scans import Generators, loop, tensors
 
 T = 7
 pytestmark = [
@@ -118,23 +117,30 @@ def check(
     xs: Any,
     reverse: bool = False,
     has_bits: bool = False,
+    plain: bool = True,
 ) -> bool:
     """Returns whether a nest ran the steps of inference. has_bits: whether both generators compute everything by
-    programs. Without nests, PyTorch computes sums over dimensions that aren't adjacent in memory."""
-    found = {}
-    for generator in ("interpreter", "llvm"):
-        monkeypatch.setenv("FOURFOLD_GENERATOR", generator)
-        capture._compiled.clear()
+    programs. Without nests, PyTorch computes sums over dimensions that aren't adjacent in memory. plain: also without
+    gradients."""
+    found, is_nest, generators = {}, {}, Generators(monkeypatch)
+    for generator in ("llvm", "interpreter"):
+        generators.use(generator)
         found[generator] = outcome(fourfold.scan, step, init, xs, reverse)
-        with torch.no_grad(), torch.profiler.profile() as profile:
-            found[generator] += tensors(fourfold.scan(step, init, xs, reverse=reverse))
+        if plain:
+            with torch.no_grad():
+                found[generator] += tensors(fourfold.scan(step, init, xs, reverse=reverse))
+                with torch.profiler.profile() as profile:
+                    fourfold.scan(step, init, xs, reverse=reverse)
+            is_nest[generator] = "fourfold_loop_in_stages" not in {event.key for event in profile.key_averages()}
+    assert len(generators.recurrences) == (2 if plain else 1)
     close = 1e-13 if found["llvm"][0].dtype == torch.float64 else 1e-5
     exact = 0 if has_bits else close
     torch.testing.assert_close(found["llvm"], found["interpreter"], rtol=exact, atol=exact)
     tolerance = 1e-4 if found["llvm"][0].dtype == torch.float32 else 1e-10
     expected = outcome(loop, step, init, xs, reverse)
     torch.testing.assert_close(found["llvm"][: len(expected)], expected, rtol=tolerance, atol=tolerance)
-    return "fourfold_loop_in_stages" not in {event.key for event in profile.key_averages()}
+    assert not is_nest.get("interpreter")
+    return is_nest.get("llvm", False)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -154,7 +160,8 @@ def test_tensors_that_lie_transposed(monkeypatch: pytest.MonkeyPatch, name: str,
         return torch.utils._pytree.tree_map(lambda t: t.detach().mT.contiguous().mT.requires_grad_(), each)
 
     init, xs = given(states, torch.float32), given(series, torch.float32, (T,))
-    check(monkeypatch, step, lie(init) if turned != "xs" else init, lie(xs) if turned != "init" else xs)
+    init, xs = lie(init) if turned != "xs" else init, lie(xs) if turned != "init" else xs
+    check(monkeypatch, step, init, xs, plain=False)
 
 
 def test_longer_rows_run_in_stages(monkeypatch: pytest.MonkeyPatch) -> None:

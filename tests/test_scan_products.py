@@ -107,14 +107,14 @@ def test_few_steps(layout: str) -> None:
         h, _ = two(F.linear(x, weights[0]) + F.linear(x.flip(1), weights[0]) + h @ weights[2])
         return h, h
 
-    for step, reverse in ((gated, False), (gated, True), (and_as_result, False), (doubled, True)):
+    other = (and_as_result, False) if list(LAYOUTS).index(layout) % 2 else (doubled, True)
+    for step, reverse in ((gated, False), (gated, True), other):
         expected = outcome(loop, of(weights, step), h, xs, weights, reverse=reverse)
         found = outcome(fourfold.scan, of(weights, step), h, xs, weights, reverse=reverse)
         torch.testing.assert_close(found, expected, **NEAR)
 
 
-@pytest.mark.parametrize("batch", [7, 8, 31])
-@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize(("batch", "dtype"), [(7, F64), (8, torch.float32), (8, F64), (31, torch.float32)])
 def test_both_products_in_one_pass(batch: int, dtype: torch.dtype) -> None:
     """From eight rows on; also if the input's product is read twice, which then has its own stage."""
 

@@ -20,7 +20,16 @@ from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
-from fourfold.scanning.structure import Structure, expect_pair, filled, flattened, is_pair, shown
+from fourfold.scanning.structure import (
+    Structure,
+    are_tensors,
+    expect_pair,
+    filled,
+    flattened,
+    is_pair,
+    leaves_like,
+    shown,
+)
 
 Backend = Callable[[GraphModule, Sequence[object]], Callable[..., object]]
 NUMBERS = (bool, int, float)
@@ -65,7 +74,7 @@ def step_once(step, carries, xs, structure):  # noqa: ANN001, ANN201
     if not is_pair(returned):
         return None, returned, None
     carry, y = returned
-    news, spec = pytree.tree_flatten(carry)
+    news, spec = leaves_like(carry, structure.carry_kind, structure.carry_spec)
     fits = spec == structure.carry_spec and [leaf is not None for leaf in news] == list(structure.has_carry)
     if fits:
         news = [leaf for leaf in news if leaf is not None]
@@ -73,11 +82,16 @@ def step_once(step, carries, xs, structure):  # noqa: ANN001, ANN201
             carried(new if isinstance(new, Tensor) else number_like(old, new), k)
             for k, (old, new) in enumerate(zip(olds, news))  # noqa: B905
         ]
+    new = news if fits else carry
+    if isinstance(y, Tensor):  # without pytrees, which Dynamo takes long to trace
+        return fits, new, result(y, 0)
+    if type(y) is tuple and are_tensors(y):
+        return fits, new, tuple([result(leaf, k) for k, leaf in enumerate(y)])
     ys, results = pytree.tree_flatten(y)
     has = [leaf is not None for leaf in ys]
     ys = [leaf if isinstance(leaf, Tensor) else torch.tensor(leaf) for leaf in ys if leaf is not None]
     ys = filled(has, [result(leaf, k) for k, leaf in enumerate(ys)])
-    return fits, (news if fits else carry), pytree.tree_unflatten(ys, results)
+    return fits, new, pytree.tree_unflatten(ys, results)
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,15 @@ from torch.utils import _pytree as pytree
 
 @dataclass(frozen=True)
 class Structure:
-    """has_carry, has_x: for each leaf, whether it is a tensor; otherwise it is None."""
+    """has_carry, has_x: for each leaf, whether it is a tensor; otherwise it is None. carry_kind, xs_kind: Tensor for a
+    tensor, tuple for a tuple of tensors, which Dynamo traces faster without pytrees; None for other trees."""
 
     carry_spec: pytree.TreeSpec
     xs_spec: pytree.TreeSpec
     has_carry: tuple[bool, ...]
     has_x: tuple[bool, ...]
+    carry_kind: type | None
+    xs_kind: type | None
 
     @classmethod
     def of(cls, init: object, xs: object, dim: int) -> tuple[Structure, list[Tensor], list[Tensor]]:
@@ -45,13 +48,18 @@ class Structure:
             raise ValueError(f"scan: expected tensors in xs of one size in dimension {dim}, but got {found}")
         if dim != 0:
             sequences = [leaf.movedim(dim, 0) for leaf in sequences]
-        has = (tuple(leaf is not None for leaf in every) for every in (leaves, given))
-        return cls(carry_spec, xs_spec, *has), carries, sequences
+        has = [tuple(leaf is not None for leaf in every) for every in (leaves, given)]
+        kinds = map(kind_of, (carry_spec, xs_spec), has)
+        return cls(carry_spec, xs_spec, *has, *kinds), carries, sequences
 
     def carry(self, leaves: Sequence[object]) -> object:
+        if self.carry_kind is not None:
+            return leaves[0] if self.carry_kind is Tensor else tuple(leaves)
         return pytree.tree_unflatten(filled(self.has_carry, leaves), self.carry_spec)
 
     def xs(self, leaves: Sequence[object]) -> object:
+        if self.xs_kind is not None:
+            return leaves[0] if self.xs_kind is Tensor else tuple(leaves)
         return pytree.tree_unflatten(filled(self.has_x, leaves), self.xs_spec)
 
 
@@ -82,6 +90,29 @@ def leaf_spec() -> pytree.TreeSpec:
 def spec_of_leaves(kind: type, count: int) -> pytree.TreeSpec:
     """The structure of a tuple or a list of leaves."""
     return pytree.tree_structure(kind([None] * count))
+
+
+def kind_of(spec: pytree.TreeSpec, has: Sequence[bool]) -> type | None:
+    """spec: of ``flattened``, which returns the same object for trees of the same kind."""
+    if not all(has):
+        return None
+    return Tensor if spec is leaf_spec() else tuple if spec is spec_of_leaves(tuple, len(has)) else None
+
+
+def leaves_like(tree: object, kind: type | None, spec: pytree.TreeSpec) -> tuple[list[object], pytree.TreeSpec]:
+    """Like ``pytree.tree_flatten``, for a tree that is likely of this kind and structure."""
+    if kind is Tensor and isinstance(tree, Tensor):
+        return [tree], spec
+    if kind is tuple and type(tree) is tuple and len(tree) == spec.num_children and are_tensors(tree):
+        return list(tree), spec
+    return pytree.tree_flatten(tree)
+
+
+def are_tensors(leaves: Sequence[object]) -> bool:
+    for leaf in leaves:  # noqa: SIM110 - Dynamo traces all() more slowly
+        if not isinstance(leaf, Tensor):
+            return False
+    return True
 
 
 def filled(has: Sequence[bool], leaves: Sequence[object]) -> list[object]:
