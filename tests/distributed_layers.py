@@ -1,15 +1,14 @@
-"""Layers trained by two processes: ``python distributed_layers.py FOLDER fork``. FOLDER/WAY.pt holds the parameters
-after training with each way."""
+"""Layers trained by the processes that torchrun starts: ``distributed_layers.py FOLDER``. FOLDER/WAY.pt holds the
+parameters after training with each way."""
 
 from __future__ import annotations
 
 import gc
-import os
 import sys
+import warnings
 from pathlib import Path
 
 import torch
-import torch._dynamo  # takes seconds; imported once for both, before the fork
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -17,7 +16,6 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 
 import fourfold
-from machine import LOOPBACK
 
 
 class Model(nn.Module):
@@ -93,10 +91,11 @@ def part(rank: int) -> tuple[Tensor, Tensor, Tensor]:
 WAYS = {"ddp": by_ddp, "fsdp": by_fsdp, "dtensor": by_dtensor}
 
 
-def worker(rank: int, folder: str) -> None:
+def main(folder: str) -> None:
+    warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = LOOPBACK
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
     for name, way in WAYS.items():
         values = {key: whole(value) for key, value in way(rank).state_dict().items()}
         if rank == 0:
@@ -112,4 +111,4 @@ def whole(value: Tensor) -> Tensor:
 
 
 if __name__ == "__main__":
-    torch.multiprocessing.start_processes(worker, (sys.argv[1],), nprocs=2, start_method=sys.argv[2])
+    main(sys.argv[1])

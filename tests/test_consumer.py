@@ -32,6 +32,7 @@ SOURCES = ROOT / "tests" / "consumer"
 PAGE = ROOT / "docs" / "cpp.md"
 TORCH = Path(torch.__file__).parent
 PROGRAMS = ("links_fourfold", "links_fourfold_first", "links_torch_first")
+TARGETS = (*PROGRAMS, "takes_nothing")  # without runs_model, which takes as long to compile and which few tests need
 # Variables that could select another torch or fourfold.
 CHOICES = ("Torch_ROOT", "Torch_DIR", "fourfold_ROOT", "fourfold_DIR", "CMAKE_PREFIX_PATH", "LD_LIBRARY_PATH")
 SURROUNDINGS = {name: value for name, value in os.environ.items() if name not in CHOICES}
@@ -78,18 +79,28 @@ def copy_torch(copy: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def build(shared: Path, libtorch: Path) -> Path:
-    return made_once(shared / "consumer", lambda folder: compile_programs(folder, libtorch))
+def configured(shared: Path, libtorch: Path) -> Path:
+    return made_once(shared / "consumer", lambda folder: configure_programs(folder, libtorch))
 
 
-def compile_programs(folder: Path, libtorch: Path) -> None:
+def configure_programs(folder: Path, libtorch: Path) -> None:
     (folder / "page.cpp").write_text("".join(blocks("cpp")), encoding="utf-8")
     (files_page,) = blocks("cpp", ROOT / "docs" / "files.md")
     (folder / "files_page.cpp").write_text(files_page, encoding="utf-8")
     pages = (f"-DPAGE={folder / 'page.cpp'}", f"-DFILES_PAGE={folder / 'files_page.cpp'}")
     options = (f"-Dfourfold_DIR={cmake_dir()}", f"-DTorch_ROOT={libtorch}", *pages)
     cmake("-S", SOURCES, "-B", folder, "-G", "Ninja", *options)
-    cmake("--build", folder, "--parallel", "2")
+
+
+def built(folder: Path, *targets: str) -> str:
+    with locked(folder / "lock"):
+        return cmake("--build", folder, "--parallel", "2", "--target", *targets)
+
+
+@pytest.fixture(scope="module")
+def build(configured: Path) -> Path:
+    built(configured, *TARGETS)
+    return configured
 
 
 @pytest.fixture(params=PROGRAMS)
@@ -330,7 +341,7 @@ def test_torch_may_be_looked_for_first(build: Path, libtorch: Path, tmp_path: Pa
     """The commands stay the same, so nothing is recompiled."""
     assert "TORCH_FIRST:BOOL=OFF" in (build / "CMakeCache.txt").read_text()
     cmake("-S", SOURCES, "-B", build, "-DTORCH_FIRST=ON")
-    assert "no work to do" in cmake("--build", build)
+    assert "no work to do" in built(build, *TARGETS)
 
 
 @pytest.fixture

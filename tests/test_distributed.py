@@ -17,9 +17,10 @@ from torch import nn
 from distributed_layers import WAYS, data, fresh, train
 from fourfold.cli import main
 from fourfold.cli.usage import UsageError
-from fourfold.demo import training
+from fourfold.demo import report, training
 from fourfold.demo.processes import Processes
-from machine import FORK, LOOPBACK, ROOT, output_of
+from machine import LOOPBACK, ROOT
+from once import made_once
 from test_cli import TINY_DEMO
 
 HERE = Path(__file__).parent
@@ -40,52 +41,96 @@ raise SystemExit(main(sys.argv[2:]))
 """
 
 
-def losses_of_demo(folder: Path, *launcher: str, options: tuple[str, ...] = ()) -> tuple[dict[str, list[float]], str]:
-    folder.mkdir()
-    (folder / "program.py").write_text(DEMO)
-    words = (folder / "program.py", folder / "losses.json", *TINY_DEMO, *options, "--out", folder / "out")
-    said = output_of(*launcher, *words, env=SURROUNDINGS)
-    return json.loads((folder / "losses.json").read_text()), said
+PAGE = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
+SCRIPTS = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+PACKAGES = {"train_lightning.py": "lightning", "train_accelerate.py": "accelerate"}
+USABLE = [name for name in SCRIPTS if importlib.util.find_spec(PACKAGES.get(name, "torch"))]
+
+
+@pytest.fixture(scope="module")
+def ran(shared: Path) -> Path:
+    """The folder of by_two_processes.py, which has run everything that the tests below start under torchrun."""
+    return made_once(shared / "distributed", run_all)
+
+
+def run_all(folder: Path) -> None:
+    (folder / "demo.py").write_text(DEMO)
+    for name, text in SCRIPTS.items():
+        (folder / name).write_text(text)
+    (folder / "layers").mkdir()
+    for name in ("ddp", "fsdp"):
+        (folder / f"demo-{name}").mkdir()
+    jobs = {
+        "demo-ddp": ["demo.py", "demo-ddp/losses.json", *TINY_DEMO, "--out", "demo-ddp/out"],
+        "demo-fsdp": ["demo.py", "demo-fsdp/losses.json", *TINY_DEMO, "--fsdp", "--out", "demo-fsdp/out"],
+        "batch": ["-m", "fourfold", *TINY_DEMO, "--batch-size", "3", "--out", "refused"],
+        "layers": [str(HERE / "distributed_layers.py"), "layers"],
+        **{name: [name] for name in USABLE if name != "model.py"},
+        "alone": ["-m", "fourfold", *TINY_DEMO, "--device", "mps", "--out", "refused"],
+    }
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    imports = ["fourfold.demo", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.tensor"]
+    command = [*TORCHRUN, "2", HERE / "by_two_processes.py", folder, *imports]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=SURROUNDINGS)
+    (folder / "alone.json").write_text(json.dumps([done.returncode, done.stdout, done.stderr]))
+
+
+def said_by_two(name: str, folder: Path, code: int = 0) -> str:
+    """What both processes of a job printed, after they have ended with that exit code."""
+    said, aborted = "", "terminate called without an active exception"
+    for rank in range(2):
+        text = (folder / f"{name}.{rank}.txt").read_text()
+        ended = int((folder / f"{name}.{rank}.code").read_text())
+        # Lightning's and Accelerate's scripts end with models that refer to a process group; torch may then abort
+        # after all work is done.
+        assert ended == code or (name in PACKAGES and aborted in text), f"{name} exited with {ended}:\n{text}"
+        said += text
+    return said
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
-    return losses_of_demo(tmp_path_factory.mktemp("demo") / "alone", sys.executable)[0]
+    """The losses of the demo in this process."""
+    kept: list[report.Result] = []
+    threads, verdict = torch.get_num_threads(), report.verdict
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "verdict", lambda result: kept.append(result) or verdict(result))
+        assert main([*TINY_DEMO, "--out", str(tmp_path_factory.mktemp("demo") / "out")]) == 0
+    torch.set_num_threads(threads)
+    return {run.name: run.losses for run in (kept[0].plain, kept[0].fused, kept[0].lstm)}
 
 
-@pytest.mark.parametrize(("options", "by"), [((), "DistributedDataParallel"), (("--fsdp",), "FSDP2")])
-def test_two_processes_learn_what_one_learns(
-    options: tuple[str, ...], by: str, alone: dict[str, list[float]], tmp_path: Path
-) -> None:
-    losses, said = losses_of_demo(tmp_path / "two", *TORCHRUN, "2", options=options)  # processes write no file twice
+@pytest.mark.parametrize(("name", "by"), [("demo-ddp", "DistributedDataParallel"), ("demo-fsdp", "FSDP2")])
+def test_two_processes_learn_what_one_learns(name: str, by: str, alone: dict[str, list[float]], ran: Path) -> None:
+    said = said_by_two(name, ran)
+    losses = json.loads((ran / name / "losses.json").read_text())  # processes write no file twice
     assert losses.keys() == alone.keys() and len(alone["fourfold"]) == 24
-    for name, curve in losses.items():
+    for model, curve in losses.items():
         # The batch's mean is a mean of two means, and each gradient a sum of two: rounding errors of losses near 4.6.
-        torch.testing.assert_close(torch.tensor(curve), torch.tensor(alone[name]), rtol=0, atol=1e-5)
+        torch.testing.assert_close(torch.tensor(curve), torch.tensor(alone[model]), rtol=0, atol=1e-5)
     assert said.count("step 24 of 24") == said.count("Speed-up") == said.count("Both learn the same") == 1
     assert said.count("characters/s") == 1
-    for name in ("plain PyTorch", "fourfold"):
-        assert len(re.findall(rf"^{name} +[\d,]*[1-9][\d,]* +[\d,]+ to [\d,]+ +\d", said, re.MULTILINE)) == 1, said
+    for model in ("plain PyTorch", "fourfold"):
+        assert len(re.findall(rf"^{model} +[\d,]*[1-9][\d,]* +[\d,]+ to [\d,]+ +\d", said, re.MULTILINE)) == 1, said
     assert f"parts   1 of each batch's 2 pieces in each of 2 processes, by {by}" in said
     assert "warn" not in said.lower()
-    pictures = [path.name for path in (tmp_path / "two" / "out").iterdir()]
+    pictures = [path.name for path in (ran / name / "out").iterdir()]
     assert pictures == ["fourfold-demo.png"] * (importlib.util.find_spec("matplotlib") is not None)
 
 
-@pytest.mark.parametrize(
-    ("processes", "options", "sentence"),
-    [
-        ("3", "", "demo: expected --batch-size to be a multiple of the 3 processes, but got 2"),
-        ("2", "--device mps", "demo: expected --device to be cpu or cuda under torchrun, but got 'mps'"),
-    ],
-)
-def test_what_processes_cannot_do_is_one_sentence(processes: str, options: str, sentence: str, tmp_path: Path) -> None:
-    command = [*TORCHRUN, processes, "-m", "fourfold", *TINY_DEMO, *options.split()]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=SURROUNDINGS)
-    assert done.returncode != 0 and done.stdout == ""
-    ours = [line for line in done.stderr.splitlines() if line.startswith("python -m fourfold")]
+def test_a_batch_that_processes_cannot_share_is_one_sentence(ran: Path) -> None:
+    sentence = "demo: expected --batch-size to be a multiple of the 2 processes, but got 3"
+    assert said_by_two("batch", ran, 2) == f"python -m fourfold {sentence}\n"
+    assert not (ran / "refused").exists()
+
+
+def test_a_device_that_processes_cannot_share_ends_torchrun(ran: Path) -> None:
+    code, output, error = json.loads((ran / "alone.json").read_text())
+    assert code != 0 and output == ""
+    ours = [line for line in error.splitlines() if line.startswith("python -m fourfold")]
+    sentence = "demo: expected --device to be cpu or cuda under torchrun, but got 'mps'"
     assert ours == [f"python -m fourfold {sentence}"]  # the rest is torchrun's
-    assert "exitcode  : 2 " in done.stderr and not list(tmp_path.iterdir())
+    assert "exitcode  : 2 " in error and not (ran / "refused").exists()
 
 
 def test_fsdp_is_for_several_processes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -110,27 +155,16 @@ def test_each_process_has_its_own_gpu_and_part(monkeypatch: pytest.MonkeyPatch) 
     assert torch.equal(training.ALONE.part(batch), batch)
 
 
-@pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("layers")
-    output_of(sys.executable, "-W", "ignore", HERE / "distributed_layers.py", folder, FORK, cwd=HERE)
-    return folder
-
-
 @pytest.mark.parametrize("way", WAYS)
-def test_layers_trained_by_two_processes(way: str, left: Path) -> None:
+def test_layers_trained_by_two_processes(way: str, ran: Path) -> None:
+    said_by_two("layers", ran)
     model, untrained = fresh(), fresh().state_dict()
     train(model, *data())
-    found = torch.load(left / f"{way}.pt")
+    found = torch.load(ran / "layers" / f"{way}.pt")
     assert found.keys() == untrained.keys()
     for name, value in model.state_dict().items():
         assert not torch.equal(value, untrained[name])
         torch.testing.assert_close(found[name], value, msg=lambda text, name=name: f"{name}: {text}")
-
-
-PAGE = (ROOT / "docs" / "distributed.md").read_text(encoding="utf-8")
-SCRIPTS = dict(re.findall(r"^```python\n# (\w+\.py)\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
-PACKAGES = {"train_lightning.py": "lightning", "train_accelerate.py": "accelerate"}
 
 
 def test_the_page_has_these_scripts() -> None:
@@ -144,27 +178,13 @@ def test_a_script_adds_ten_lines(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted({*SCRIPTS} - {"model.py"}))
-def test_the_pages_scripts_train_as_one_process_does(name: str, tmp_path: Path) -> None:
-    if (package := PACKAGES.get(name)) and importlib.util.find_spec(package) is None:
-        pytest.skip(f"this script needs {package}: pip install {package}")
-    for script in ("model.py", name):
-        (tmp_path / script).write_text(SCRIPTS[script])
-    said = said_by_two(tmp_path / name)
+def test_the_pages_scripts_train_as_one_process_does(name: str, ran: Path) -> None:
+    if name not in USABLE:
+        pytest.skip(f"this script needs {PACKAGES[name]}: pip install {PACKAGES[name]}")
+    said = said_by_two(name, ran)
     losses = dict(re.findall(r"rank (\d): loss ([\d.]+)", said))
     assert losses.keys() == {"0", "1"}, said
     assert sum(map(float, losses.values())) / 2 == pytest.approx(loss_of_one_process(), abs=2e-6)
-
-
-def said_by_two(script: Path) -> str:
-    """A script's output. Lightning's and Accelerate's scripts end with models that refer to a process group; torch may
-    then abort with this message after all work is done."""
-    for _ in range(5):
-        command = [*TORCHRUN, "2", script]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=script.parent, env=SURROUNDINGS)
-        if script.name not in PACKAGES or "terminate called without an active exception" not in done.stderr:
-            break
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def loss_of_one_process() -> float:

@@ -16,14 +16,15 @@ from fourfold.demo import corpus
 from fourfold.demo.training import prepare
 from machine import linux_only
 from saved_models import CASES, made, saved
-from test_consumer import ROOT, SURROUNDINGS, blocks, build, libtorch, run  # noqa: F401
+from test_consumer import ROOT, SURROUNDINGS, blocks, built, configured, libtorch, run  # noqa: F401
 
 pytestmark = linux_only
 
 
-@pytest.fixture
-def program(build: Path) -> Path:  # noqa: F811
-    return build / "runs_model"
+@pytest.fixture(scope="module")
+def program(configured: Path) -> Path:  # noqa: F811
+    built(configured, "runs_model")
+    return configured / "runs_model"
 
 
 def flat(call: Any) -> list[Any]:

@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from forked import Forks
 from fourfold import profiler
 from fourfold.cli import main
 
@@ -32,6 +34,15 @@ fourfold.softshrink(torch.randn(3, requires_grad=True)).sum().backward()
 def run(*command: object, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, *(str(word) for word in command)]
     return subprocess.run(words, capture_output=True, text=True, check=False, cwd=cwd, env=os.environ | environment)
+
+
+@pytest.fixture(scope="module")
+def profile() -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """Runs `python -m fourfold profile` with these arguments, in forks: the first script below also runs without."""
+    # The last two take seconds, and torch imports them for a profile.
+    forks = Forks("fourfold.cli", "fourfold.profiler", "torch._dynamo", "torch.distributed.tensor")
+    yield lambda *arguments, cwd: forks.run("-m", "fourfold", "profile", *arguments, cwd=cwd)
+    forks.close()
 
 
 @pytest.fixture
@@ -56,11 +67,14 @@ def folder(tmp_path: Path) -> Path:
         "-P link.py",
     ],
 )
-def test_a_script_sees_what_python_shows_it(command: str, folder: Path) -> None:
-    options = command.startswith("-P") * (sys.version_info >= (3, 11)) * ["-P"]
-    words, environment = command.removeprefix("-P ").split(), {"PYTHONPATH": str(folder)}
-    plain = run(*options, *words, cwd=folder, **environment)
-    profiled = run(*options, "-m", "fourfold", "profile", *words, cwd=folder, **environment)
+def test_a_script_sees_what_python_shows_it(command: str, folder: Path, profile: Callable) -> None:
+    words = command.removeprefix("-P ").split()
+    if command.startswith("-P"):
+        options, environment = (sys.version_info >= (3, 11)) * ["-P"], {"PYTHONPATH": str(folder)}
+        plain = run(*options, *words, cwd=folder, **environment)
+        profiled = run(*options, "-m", "fourfold", "profile", *words, cwd=folder, **environment)
+    else:
+        plain, profiled = run(*words, cwd=folder), profile(*words, cwd=folder)
     assert plain.returncode == profiled.returncode == 0, profiled.stderr
     assert plain.stdout and profiled.stdout.startswith(plain.stdout)
 
@@ -98,9 +112,9 @@ def test_the_trace_is_written(folder: Path, capsys: Any) -> None:
         ("raise KeyboardInterrupt", 130, "python -m fourfold: interrupted\n"),
     ],
 )
-def test_exit_codes_are_the_scripts(ending: str, code: int, error: str, folder: Path) -> None:
+def test_exit_codes_are_the_scripts(ending: str, code: int, error: str, folder: Path, profile: Callable) -> None:
     (folder / "work.py").write_text(f"{WORK}{ending}\n")
-    done = run("-m", "fourfold", "profile", "work.py", cwd=folder)
+    done = profile("work.py", cwd=folder)
     assert done.returncode == code and without_torchs(done.stderr) == error
     assert "fourfold::softshrink" in done.stdout
 
@@ -120,12 +134,14 @@ def without_torchs(said: str) -> str:
         ("-m work", "import nonesuch\n"),
     ],
 )
-def test_an_exception_is_python_s_traceback_after_the_table(how: str, ending: str, folder: Path) -> None:
+def test_an_exception_is_python_s_traceback_after_the_table(
+    how: str, ending: str, folder: Path, profile: Callable
+) -> None:
     # Plain Python gets the same line numbers, without importing torch.
     (folder / "work.py").write_text("\n" * WORK.count("\n") + ending)
     plain = run("work.py", cwd=folder)
     (folder / "work.py").write_text(WORK + ending)
-    done = run("-m", "fourfold", "profile", *how.split(), cwd=folder)
+    done = profile(*how.split(), cwd=folder)
     assert done.returncode == plain.returncode == 1
     said = without_torchs(done.stderr)
     assert said == plain.stderr or (how == "-m work" and "SyntaxError" in said and said.endswith(plain.stderr))
@@ -188,9 +204,9 @@ OWN_PROFILES = {
 }
 
 
-def test_a_script_that_profiles_itself_with_fourfold_is_told(folder: Path) -> None:
+def test_a_script_that_profiles_itself_with_fourfold_is_told(folder: Path, profile: Callable) -> None:
     (folder / "work.py").write_text(OWN_PROFILES["fourfold.profiler"])
-    done = run("-m", "fourfold", "profile", "work.py", cwd=folder)
+    done = profile("work.py", cwd=folder)
     assert done.returncode == 1
     assert done.stderr.endswith(
         "RuntimeError: profile: expected no other profile to be running, but python -m fourfold profile runs one; run "
@@ -199,12 +215,12 @@ def test_a_script_that_profiles_itself_with_fourfold_is_told(folder: Path) -> No
 
 
 @pytest.mark.parametrize("how", ["torch.profiler", "torch.autograd.profiler"])
-def test_a_script_that_profiles_itself_with_torch_keeps_its_own(how: str, folder: Path) -> None:
+def test_a_script_that_profiles_itself_with_torch_keeps_its_own(how: str, folder: Path, profile: Callable) -> None:
     show = "print(sorted(e.key for e in p.key_averages() if e.key == 'aten::sum'))\ntorch.ones(3) + 1\n"
     (folder / "work.py").write_text(OWN_PROFILES[how] + show)
-    done = run("-m", "fourfold", "profile", "work.py", cwd=folder)
+    done = profile("work.py", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"['aten::sum']\n\n{profiler.INTERRUPTED}\n"
-    done = run("-m", "fourfold", "profile", "--trace", "trace.json", "work.py", cwd=folder)
+    done = profile("--trace", "trace.json", "work.py", cwd=folder)
     assert done.returncode == 2 and not (folder / "trace.json").exists()
     assert "profile: no trace was written, because the script ran a profile of its own" in done.stderr

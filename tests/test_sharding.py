@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import fourfold
+from forked import Forks
 from machine import FORK, output_of
 from op_cases import CASES
 
@@ -32,7 +33,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]
 def test_two_processes_give_what_one_gives(op: str, found: dict[str, dict[str, str]]) -> None:
     cases = {case.id: case for case in CASES if case.op == op}
     keys = [key for key in found if key.rpartition("-")[0] in cases]
-    assert {key.rpartition("-")[0] for key in keys} == set(cases)
+    ran = {key.rpartition("-")[0] for key in keys}  # not all of those that differ only in sizes
+    assert {name for name, case in cases.items() if case.every_path} <= ran <= set(cases)
     wrong = {f"{key}, {way}": error for key in keys for way, error in found[key].items() if error}
     assert not wrong, "\n".join(f"{where}: {error}" for where, error in wrong.items())
     assert any(way != "replicated" for key in keys for way in found[key])
@@ -203,8 +205,16 @@ def test_every_operator_has_a_rule() -> None:
     assert [name for name in names if name not in found] == []
 
 
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    """With nothing of fourfold, or of torch's DTensors."""
+    forks = Forks("torch")
+    yield forks
+    forks.close()
+
+
 @pytest.mark.parametrize("first", ["fourfold", "torch.distributed.tensor"])
-def test_whichever_is_imported_first(first: str) -> None:
+def test_whichever_is_imported_first(first: str, forks: Forks) -> None:
     code = f"""
 import importlib, sys, torch, {first}
 if {first!r} == "fourfold":
@@ -217,10 +227,10 @@ rules = DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs
 assert torch.ops.fourfold.lstm_backward.default in rules
 assert not [finder for finder in sys.meta_path if getattr(finder, "name", "") == "torch.distributed.tensor"]
 """
-    output_of(sys.executable, "-c", code)
+    forks.output_of("-c", code)
 
 
-def test_a_torch_whose_rules_changed_is_a_warning() -> None:
+def test_a_torch_whose_rules_changed_is_a_warning(forks: Forks) -> None:
     """torch.distributed.tensor itself stays usable."""
     code = """
 import sys, warnings, torch, fourfold
@@ -232,4 +242,4 @@ with warnings.catch_warnings(record=True) as caught:
 (warning,) = caught
 assert "fourfold has no sharding rules for the DTensors of torch" in str(warning.message), warning.message
 """
-    output_of(sys.executable, "-c", code)
+    forks.output_of("-c", code)

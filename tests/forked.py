@@ -1,0 +1,99 @@
+"""Scripts in forks of one process that has already imported what they need: each saves the seconds that importing torch
+takes, and otherwise runs as in a process of its own.
+
+`python forked.py IMPORT...` runs the commands that its input lists, one after another; Forks starts it and asks it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+# macOS doesn't support fork after it has loaded torch.
+CAN_FORK = sys.platform == "linux"
+
+
+def run_as_python(command: list[str]) -> None:
+    """Runs ``SCRIPT ARGUMENT...``, ``-m MODULE ARGUMENT...`` or ``-c CODE`` as python does, as the last thing that this
+    process does."""
+    option, *words = command
+    if option == "-m":
+        sys.argv, sys.path[0] = words, str(Path.cwd())
+        runpy.run_module(words[0], run_name="__main__", alter_sys=True)
+        return
+    sys.argv = command[:1] if option == "-c" else command
+    sys.path[0] = "" if option == "-c" else str(Path(option).resolve().parent)
+    # Unlike those of runpy, the script's globals live until the process ends.
+    sys.modules["__main__"] = main = types.ModuleType("__main__")
+    text, file = (words[0], "<string>") if option == "-c" else (Path(option).read_text(), option)
+    exec(compile(text, file, "exec"), main.__dict__)
+
+
+def redirect(stream: int, file: str) -> None:
+    target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(target, stream)
+    os.close(target)
+
+
+class Forks:
+    """Runs commands in forks of a process with these modules; on macOS, in processes of their own."""
+
+    def __init__(self, *imports: str) -> None:
+        self.imports = imports
+        self.process: subprocess.Popen[str] | None = None
+
+    def run(self, *command: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        words = [str(word) for word in command]
+        if not CAN_FORK:
+            return subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=cwd)
+        if self.process is None:
+            line = [sys.executable, __file__, *self.imports]
+            self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        with tempfile.TemporaryDirectory() as folder:
+            files = [f"{folder}/out", f"{folder}/error"]
+            json.dump({"command": words, "cwd": str(cwd or Path.cwd()), "files": files}, self.process.stdin)
+            print(file=self.process.stdin, flush=True)
+            code = int(self.process.stdout.readline())
+            out, error = (Path(file).read_text() for file in files)
+        return subprocess.CompletedProcess(words, code, out, error)
+
+    def output_of(self, *command: object, cwd: Path | None = None) -> str:
+        done = self.run(*command, cwd=cwd)
+        assert done.returncode == 0, f"{command} exited with {done.returncode}:\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    def close(self) -> None:
+        if self.process is not None:
+            self.process.communicate()
+
+
+def forked(wanted: Mapping[str, Any]) -> bool:
+    """Whether this is the child, which has what the command needs; else prints its exit code once it has ended."""
+    child = os.fork()
+    if child:
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        return False
+    os.chdir(wanted["cwd"])
+    for stream, file in enumerate(wanted["files"], 1):
+        redirect(stream, file)
+    return True
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
+    for line in iter(sys.stdin.readline, ""):
+        if forked(asked := json.loads(line)):
+            sys.stdin = io.StringIO()
+            run_as_python(asked["command"])
+            break
