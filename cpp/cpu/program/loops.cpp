@@ -1,6 +1,7 @@
 #include "cpu/program/loops.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -32,6 +33,8 @@ constexpr int64_t most_panel_elements = 1 << 17;
 // Rows are short if they have at most this many columns and there are at least this many along one axis.
 constexpr int64_t most_short_columns = 16;
 constexpr int64_t fewest_short_rows = 16;
+// Threads share rows side by side in multiples of this many: a cache line of float32.
+constexpr int64_t rows_of_line = 16;
 // From this total size of a call's tensors on, outputs are evicted from the caches before they are read, and
 // non-temporal stores pay: Adam's step took 0.70 of the time at 40 MB per tensor, a product 0.6, but 1.4 at 400 KB per
 // tensor.
@@ -67,20 +70,19 @@ class NestCall {
     nest_.functions[function](begin, end, arguments_.data(), memory.get());
   }
 
-  // Threads share `count` parts of `unit` elements. elements: the total, if the function's range counts elements;
-  // otherwise 0.
-  void share(size_t function, int64_t count, int64_t unit, int64_t elements = 0) const {
+  // Threads share `count` parts of `unit` elements. step, last: how far the function's range is from part to part, and
+  // where it ends.
+  void share(size_t function, int64_t count, int64_t unit, int64_t step = 1, int64_t last = most) const {
     if (nest_.functions[function] == nullptr) return;
     const int64_t least = std::max<int64_t>(1, grain_ / std::max<int64_t>(1, unit));
-    const auto part = [&](int64_t begin, int64_t end) {
-      if (elements == 0) return run(function, begin, end);
-      run(function, begin * unit, std::min(elements, end * unit));
-    };
+    const auto part = [&](int64_t begin, int64_t end) { run(function, begin * step, std::min(last, end * step)); };
     if (count <= least) return part(0, count);
     parallel(count, least, part);
   }
 
  private:
+  static constexpr int64_t most = std::numeric_limits<int64_t>::max();
+
   const Nest& nest_;
   const std::vector<int64_t>& arguments_;
   int64_t grain_;
@@ -290,10 +292,14 @@ std::vector<int64_t> Loops::arguments_of(const program::Tensor* inputs, const pr
   return arguments;
 }
 
+int64_t Loops::rows_of_part() const { return split_ == Split::side_by_side ? rows_of_line : 1; }
+
+int64_t Loops::row_parts() const { return (rows_ + rows_of_part() - 1) / rows_of_part(); }
+
 int64_t Loops::parts(const Nest& nest) const {
   if (split_ == Split::columns || !schedule_.column_sums.empty() || nest.functions[0] != nullptr) return 1;
   const bool by_elements = split_ == Split::elements;
-  const int64_t count = by_elements ? units_ : rows_, elements = by_elements ? unit_ : columns_;
+  const int64_t count = by_elements ? units_ : row_parts(), elements = by_elements ? unit_ : columns_ * rows_of_part();
   return std::clamp<int64_t>(count * elements / std::max<int64_t>(1, grain_), 1, std::max<int64_t>(1, count));
 }
 
@@ -301,7 +307,10 @@ void Loops::run_part(const Nest& nest, const program::Tensor* inputs, const prog
                      int64_t parts) const {
   const std::vector<int64_t> arguments = arguments_of(inputs, outputs);
   const NestCall call(nest, arguments, grain_, split_);
-  if (split_ != Split::elements) return call.run(1, rows_ * part / parts, rows_ * (part + 1) / parts);
+  if (split_ != Split::elements) {
+    const auto row = [&](int64_t k) { return std::min(rows_, row_parts() * k / parts * rows_of_part()); };
+    return call.run(1, row(part), row(part + 1));
+  }
   const int64_t begin = units_ * part / parts, end = units_ * (part + 1) / parts;
   if (sizes_.size() > 1) return call.run(1, begin, end);
   call.run(1, std::min(columns_, begin * unit_), std::min(columns_, end * unit_));
@@ -311,9 +320,12 @@ void Loops::run(const Nest& nest, const program::Tensor* inputs, const program::
   std::vector<int64_t> arguments = arguments_of(inputs, outputs);
   const NestCall call(nest, arguments, grain_, split_);
   call.run_once(0);
-  if (split_ == Split::elements) return call.share(1, units_, unit_, sizes_.size() == 1 ? columns_ : 0);
+  if (split_ == Split::elements && sizes_.size() == 1) return call.share(1, units_, unit_, unit_, columns_);
+  if (split_ == Split::elements) return call.share(1, units_, unit_);
   const bool by_rows = split_ == Split::rows || has_rows_together();
-  if (by_rows && schedule_.column_sums.empty()) return call.share(1, rows_, columns_);
+  if (by_rows && schedule_.column_sums.empty()) {
+    return call.share(1, row_parts(), columns_ * rows_of_part(), rows_of_part(), rows_);
+  }
   run_by_rows(nest, arguments, outputs);
 }
 

@@ -53,6 +53,9 @@ class Loops {
   void share_elements();
   // Whether a nest vectorises across rows.
   bool has_rows_together() const { return split_ == Split::short_rows || split_ == Split::side_by_side; }
+  // Rows that one thread takes at least, and how many such parts there are.
+  int64_t rows_of_part() const;
+  int64_t row_parts() const;
   void find_short_rows();
   void find_rows_side_by_side();
   bool is_interleaved(size_t axis, size_t tensor) const;
