@@ -109,6 +109,13 @@ def test_a_norm_over_channels_is_one_program() -> None:
     assert len(graph.forward.programs) == 1 and not graph.forward.outside
 
 
+def test_the_reason_why_torch_computes_a_sum_over_rows() -> None:
+    (graph,) = fourfold.explain(lambda x: x.sum(0) * 2, torch.randn(300, 400)).graphs
+    (of_sum, of_product) = graph.forward.outside
+    assert of_sum.reason == "torch's kernel is as fast for a sum over the outermost dimensions"
+    assert of_product.reason == "torch's kernel is as fast for mul alone"
+
+
 def test_the_sums_for_a_norms_parameters_belong_to_its_backwards_program() -> None:
     def norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
         return F.silu(F.layer_norm(x, (40,), w, b))

@@ -98,8 +98,9 @@ class Fusion:
         if not shape_of(x):
             return refuse(node, "a reduction of one number")
         over = reduced_dims(rule.dims(*node.args, **node.kwargs), len(shape_of(x)))
-        if not covers_innermost(over, x.meta["val"]) and not self.takes_other_reductions(node, over):
-            return refuse(node, "a reduction that isn't over the dimension along which its operand is contiguous")
+        reason = None if covers_innermost(over, x.meta["val"]) else self.why_not_over_others(node, over)
+        if reason is not None:
+            return refuse(node, reason)
         kinds = rule.results(*node.args, **node.kwargs) if callable(rule.results) else rule.results
 
         def dims_in(space: IterationSpace) -> Dims | None:
@@ -109,14 +110,16 @@ class Fusion:
         is_placed = self.place(node, len(shape_of(x)), dims_in)
         return is_placed or refuse(node, "a reduction of no elements, or of one")
 
-    def takes_other_reductions(self, node: Node, over: list[int]) -> bool:
-        """Whether a reduction over dimensions other than the innermost one in memory is in a program: only in a loop
-        nest, which computes adjacent rows together, or on a GPU, and not if it is a sum that can be another program's
-        epilogue."""
+    def why_not_over_others(self, node: Node, over: list[int]) -> str | None:
+        """Why a reduction over dimensions other than the innermost one in memory is in no program, or None. Loop nests
+        and GPUs compute adjacent rows together; a sum can be another program's epilogue."""
+        if not self.as_nests and device_of(node).type == "cpu":
+            return "a reduction that isn't over the dimension along which its operand is contiguous, without loop nests"
         outermost = memory_order(node.args[0].meta["val"])[: len(over)]
         is_epilogue = node.target is SUM and sorted(outermost) == sorted(over) and not is_read_again(node)
-        is_epilogue = is_epilogue and not self.are_columns(node.args[0], over)
-        return (self.as_nests or device_of(node).type != "cpu") and not is_epilogue
+        if is_epilogue and not self.are_columns(node.args[0], over):
+            return "torch's kernel is as fast for a sum over the outermost dimensions"
+        return None
 
     def are_columns(self, value: Node, dims: list[int]) -> bool:
         """Whether these dimensions of a value are the columns of its group, which other reductions cover already."""
