@@ -109,6 +109,25 @@ def test_a_norm_over_channels_is_one_program() -> None:
     assert len(graph.forward.programs) == 1 and not graph.forward.outside
 
 
+@pytest.mark.parametrize(
+    ("function", "shape", "dtype", "programs"),
+    [
+        (lambda x: torch.softmax(x, 1), (3, 64, 8, 8), torch.float32, 1),
+        (lambda x: torch.softmax(x, 1), (3, 63, 8, 8), torch.float32, 0),
+        (lambda x: torch.softmax(x, 1), (3, 64, 7, 9), torch.bfloat16, 0),
+        (lambda x: x.amax(0), (64, 64), torch.float32, 0),
+        (lambda x: x.amax(0), (64, 64), torch.bfloat16, 1),
+        (lambda x: x.var(0), (17, 17), torch.float32, 1),
+    ],
+)
+def test_reductions_that_are_programs_alone(
+    function: Callable[[Tensor], Tensor], shape: tuple[int, ...], dtype: torch.dtype, programs: int
+) -> None:
+    """Some only if there are many rows and columns."""
+    (graph,) = fourfold.explain(function, torch.randn(shape, dtype=dtype)).graphs
+    assert len(graph.forward.programs) == programs
+
+
 def test_the_reason_why_torch_computes_a_sum_over_rows() -> None:
     (graph,) = fourfold.explain(lambda x: x.sum(0) * 2, torch.randn(300, 400)).graphs
     (of_sum, of_product) = graph.forward.outside

@@ -33,7 +33,9 @@ constexpr int64_t most_panel_elements = 1 << 17;
 // Rows are short if they have at most this many columns and there are at least this many along one axis.
 constexpr int64_t most_short_columns = 16;
 constexpr int64_t fewest_short_rows = 16;
-// Threads share rows side by side in multiples of this many: a cache line of float32.
+// A nest computes at most so many rows side by side together; nest/builder.py has the same number. Threads share them in
+// multiples of a cache line of float32, which is a multiple of a vector's lanes.
+constexpr int64_t most_rows_together = 64;
 constexpr int64_t rows_of_line = 16;
 // From this total size of a call's tensors on, outputs are evicted from the caches before they are read, and
 // non-temporal stores pay: Adam's step took 0.70 of the time at 40 MB per tensor, a product 0.6, but 1.4 at 400 KB per
@@ -52,11 +54,11 @@ std::unique_ptr<char, Release> scratch(int64_t bytes) {
 // Calls a nest's functions on one set of arguments.
 class NestCall {
  public:
-  NestCall(const Nest& nest, const std::vector<int64_t>& arguments, int64_t grain, Split split)
+  // rows: how many the scratch memory of columns is for; 0 if threads share it.
+  NestCall(const Nest& nest, const std::vector<int64_t>& arguments, int64_t grain, int64_t rows = 1)
       : nest_(nest), arguments_(arguments), grain_(grain),
-        bytes_(nest.bytes_of_block * ((split == Split::side_by_side ? 0 : arguments[block]) + slack) +
-               // Threads that split columns share the memory of a row's values.
-               (split == Split::columns ? 0 : nest.bytes_of_column * (arguments[column_count] + slack)) +
+        bytes_(nest.bytes_of_block * ((rows > 1 ? 0 : arguments[block]) + slack) +
+               nest.bytes_of_column * rows * (arguments[column_count] + slack) +
                nest.bytes_of_panel * (arguments[panel_rows] * arguments[panel_columns] + slack)) {}
 
   // Runs a function that computes only scalars.
@@ -106,7 +108,7 @@ void run_row(const Nest& nest, std::vector<int64_t>& arguments, int64_t grain, i
   arguments[blocks] = count;
   arguments[partials] = reinterpret_cast<int64_t>(results.data());
   arguments[kept] = reinterpret_cast<int64_t>(shared.get());
-  const NestCall call(nest, arguments, grain, Split::columns);
+  const NestCall call(nest, arguments, grain, 0);
   for (size_t k = 1; k < nest.functions.size(); k += 2) {
     call.share(k, count, lanes);
     call.run_once(k + 1);
@@ -292,6 +294,12 @@ std::vector<int64_t> Loops::arguments_of(const program::Tensor* inputs, const pr
   return arguments;
 }
 
+int64_t Loops::rows_together() const {
+  if (split_ != Split::side_by_side) return 1;
+  const int64_t rows = std::min(most_rows_together, sizes_[row_axes_ - 1]);
+  return (rows + rows_of_line - 1) / rows_of_line * rows_of_line;
+}
+
 int64_t Loops::rows_of_part() const { return split_ == Split::side_by_side ? rows_of_line : 1; }
 
 int64_t Loops::row_parts() const { return (rows_ + rows_of_part() - 1) / rows_of_part(); }
@@ -306,7 +314,7 @@ int64_t Loops::parts(const Nest& nest) const {
 void Loops::run_part(const Nest& nest, const program::Tensor* inputs, const program::Tensor* outputs, int64_t part,
                      int64_t parts) const {
   const std::vector<int64_t> arguments = arguments_of(inputs, outputs);
-  const NestCall call(nest, arguments, grain_, split_);
+  const NestCall call(nest, arguments, grain_, rows_together());
   if (split_ != Split::elements) {
     const auto row = [&](int64_t k) { return std::min(rows_, row_parts() * k / parts * rows_of_part()); };
     return call.run(1, row(part), row(part + 1));
@@ -318,7 +326,7 @@ void Loops::run_part(const Nest& nest, const program::Tensor* inputs, const prog
 
 void Loops::run(const Nest& nest, const program::Tensor* inputs, const program::Tensor* outputs) const {
   std::vector<int64_t> arguments = arguments_of(inputs, outputs);
-  const NestCall call(nest, arguments, grain_, split_);
+  const NestCall call(nest, arguments, grain_, rows_together());
   call.run_once(0);
   if (split_ == Split::elements && sizes_.size() == 1) return call.share(1, units_, unit_, unit_, columns_);
   if (split_ == Split::elements) return call.share(1, units_, unit_);
@@ -343,7 +351,7 @@ void Loops::run_by_rows(const Nest& nest, std::vector<int64_t>& arguments, const
       std::vector<int64_t> own = arguments;
       for (int64_t k = begin; k < end; ++k) {
         add_to(sums.begin(k), own, program_, schedule_);
-        NestCall(nest, own, grain_, split_).run(1, k * each, std::min(rows_, (k + 1) * each));
+        NestCall(nest, own, grain_).run(1, k * each, std::min(rows_, (k + 1) * each));
       }
     });
   }

@@ -53,6 +53,8 @@ class Loops {
   void share_elements();
   // Whether a nest vectorises across rows.
   bool has_rows_together() const { return split_ == Split::short_rows || split_ == Split::side_by_side; }
+  // How many rows a nest computes together, in whole vectors.
+  int64_t rows_together() const;
   // Rows that one thread takes at least, and how many such parts there are.
   int64_t rows_of_part() const;
   int64_t row_parts() const;

@@ -21,7 +21,7 @@ from torch.fx import Node
 from fourfold.compiler import powers
 from fourfold.compiler.iteration_space import covers_innermost, reduced_dims
 from fourfold.compiler.lowering import ROWS
-from fourfold.compiler.views import VIEWS, hint
+from fourfold.compiler.views import VIEWS, has_hints, hint, memory_order
 from fourfold.devices import programs
 
 LOW = (torch.bfloat16, torch.float16)
@@ -45,12 +45,12 @@ CHOICES = words("all any count_nonzero eq fmax fmin ge gt heaviside isinf isnan 
 LOGICAL = words("logical_and logical_not logical_or logical_xor")
 OF_ROWS = words("linalg_vector_norm norm std std_mean var var_mean")
 # Reductions for which loop nests are as fast over dimensions other than the innermost one in memory.
-OF_OTHER_ROWS = OF_ROWS | words(
-    "_log_softmax_backward_data _softmax _softmax_backward_data all aminmax any count_nonzero logsumexp"
-)
-# Also these, by the dtype of their operand.
-OTHER_ROWS = dict.fromkeys((torch.float32, torch.float64), words("_log_softmax"))
-OTHER_ROWS |= dict.fromkeys(LOW, words("amax amin mean"))
+OF_OTHER_ROWS = OF_ROWS | words("all any count_nonzero logsumexp")
+# Also these, by the dtype of their operand, if at least MANY rows of at least as many columns lie side by side.
+OF_MANY_ROWS = words("_log_softmax_backward_data _softmax _softmax_backward_data aminmax")
+MANY_ROWS = dict.fromkeys((torch.float32, torch.float64), OF_MANY_ROWS | words("_log_softmax"))
+MANY_ROWS |= dict.fromkeys(LOW, OF_MANY_ROWS | words("amax amin mean"))
+MANY = 64
 OF_LOW = FUNCTIONS | CHOICES | LOGICAL | OF_ROWS | words("erfc amax amin aminmax isneginf isposinf sgn sign")
 OF_INTEGERS = OF_NUMBERS | words(
     "copysign erfc count_nonzero erf logaddexp logaddexp2 masked_fill pow.Scalar prod sqrt"
@@ -165,7 +165,7 @@ def is_ours(node: Node, as_nest: bool) -> bool:
         return dtype == torch.float16 and value_of(node).dtype not in (torch.float32, torch.int64, torch.uint8)
     known = OURS.get(dtype, frozenset())
     if node.target in ROWS and not is_over_innermost(node):
-        known = OF_OTHER_ROWS | OTHER_ROWS.get(dtype, frozenset())
+        known = OF_OTHER_ROWS | (MANY_ROWS.get(dtype, frozenset()) if are_many_side_by_side(node) else frozenset())
         return as_nest and not known.isdisjoint(names_of(node))
     if as_nest:
         known |= NESTS.get(dtype, frozenset())
@@ -178,6 +178,17 @@ def is_over_innermost(node: Node) -> bool:
     """Whether a reduction is over the innermost dimension in memory of its operand."""
     x = node.args[0].meta["val"]
     return covers_innermost(reduced_dims(ROWS[node.target].dims(*node.args, **node.kwargs), x.dim()), x)
+
+
+def are_many_side_by_side(node: Node) -> bool:
+    """Whether a reduction has many columns, and many of its rows are adjacent in memory."""
+    x = node.args[0].meta["val"]
+    if not has_hints(x):
+        return False
+    columns = reduced_dims(ROWS[node.target].dims(*node.args, **node.kwargs), x.dim())
+    order = memory_order(x)
+    rows = order[1 + max(map(order.index, columns)) :]
+    return all(math.prod(hint(x.shape[d]) for d in dims) >= MANY for dims in (rows, columns))
 
 
 def value_of(node: Node) -> object:

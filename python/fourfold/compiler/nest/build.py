@@ -17,7 +17,6 @@ from fourfold.compiler.nest.builder import (
     PANEL_ROWS,
     PARTIALS,
     ROW_INDEX,
-    SIDE_BY_SIDE_ROWS,
     SLACK,
     across,
     bytes_of_block,
@@ -72,8 +71,7 @@ def build(program: Program, layout: Layout, lanes: int) -> Nest:
             functions.append(Shared(f"combine_{stage}", plan, layout, lanes).combine(stage))
     sums = sum(len(plan.sums(stage)) for stage in range(plan.stages))
     panel = sum(SIZES[slot.kind] for slot in across(plan, layout))
-    kept = plan.bytes_of_column * (SIDE_BY_SIDE_ROWS if layout.split == SIDE_BY_SIDE else 1)
-    return Nest(functions, lanes, kept, bytes_of_block(plan, layout, lanes), panel, sums)
+    return Nest(functions, lanes, plan.bytes_of_column, bytes_of_block(plan, layout, lanes), panel, sums)
 
 
 def check(layout: Layout) -> None:

@@ -123,7 +123,7 @@ class SideBySide(ShortRows):
         return self.scratch(order, f"{self.plan.name(value)}_rows"), k
 
     def kept_at(self, value: Value, column: Operand, k: Operand) -> tuple[Ref, Operand]:
-        each = self.writer.index("*", self.writer.index("+", self.column_count, SLACK), SIDE_BY_SIDE_ROWS)
+        each = self.writer.index("*", self.writer.index("+", self.column_count, SLACK), self.distance)
         offset = self.writer.index("*", each, self.plan.kept[value])
         pointer = self.advance(self.kept_base, "uint8", offset, f"{self.plan.name(value)}_kept")
         return pointer, self.writer.index("+", self.writer.index("*", column, self.distance), k)
