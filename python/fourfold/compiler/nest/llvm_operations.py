@@ -93,7 +93,7 @@ class Operations(Lines):
     def extreme(self, op: str, like: Operand, a: str, b: str) -> str:
         """NaN if either is NaN; of two zeros the second. The last selection is x86's instruction, which returns its
         second operand if one is NaN. Without the fence the store of an accumulator would become a masked one, which is
-        slow on AMD's processors."""
+        slow on some processors."""
         type, mask = vector(like.type, like.lanes), vector(BOOLEAN, like.lanes)
         nan = self.temporary(f"fcmp uno {type} {a}, {a}")
         second = self.temporary(f"select {mask} {nan}, {type} {a}, {type} {b}")
