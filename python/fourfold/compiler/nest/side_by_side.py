@@ -101,7 +101,7 @@ class SideBySide(ShortRows):
         return self.writer.let("load", type, pointer, offset, lanes=self.lanes, attribute=type, name=name)
 
     def scratch(self, order: int, name: str) -> Ref:
-        """The address of the part of that number, each of one vector for each vector of rows."""
+        """The address of the part of that number. A part holds a value of at most 8 bytes for each row."""
         bytes = order * SIDE_BY_SIDE_ROWS * SIZES[FLOAT64]
         return self.advance(SCRATCH, "uint8", Constant(bytes, INT64), name)
 
@@ -167,8 +167,8 @@ class SideBySide(ShortRows):
         """Adds what a block's chains hold to the total."""
         type = total_type(value.op, value.type)
         total = self.load_scratch(type, *self.total_at(value, k))
-        sum = self.combined(value.op, total, self.folded(value, k))
-        self.writer.body.append(Store(sum, *self.total_at(value, k), type))
+        new = self.combined(value.op, total, self.folded(value, k))
+        self.writer.body.append(Store(new, *self.total_at(value, k), type))
 
     def accumulate_at(self, value: Value, vector: Operand, place: Operand, k: Operand) -> None:
         pointer, offset = self.chain_at(value, place, k)
