@@ -54,7 +54,7 @@ std::unique_ptr<char, Release> scratch(int64_t bytes) {
 // Calls a nest's functions on one set of arguments.
 class NestCall {
  public:
-  // rows: how many the scratch memory of columns is for; 0 if threads share it.
+  // rows: how many the scratch memory of columns is for; 0 if threads share it. Rows together use no blocks.
   NestCall(const Nest& nest, const std::vector<int64_t>& arguments, int64_t grain, int64_t rows = 1)
       : nest_(nest), arguments_(arguments), grain_(grain),
         bytes_(nest.bytes_of_block * ((rows > 1 ? 0 : arguments[block]) + slack) +

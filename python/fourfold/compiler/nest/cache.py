@@ -11,7 +11,7 @@ from pathlib import Path
 from fourfold import _C, __version__
 
 VARIABLE = "FOURFOLD_CACHE"
-FORMAT = 2
+FORMAT = 3  # changes with the arguments and the scratch memory of nests
 
 # The arguments of attach_nest except addresses: the functions' names, empty for a missing one, and the nest's numbers.
 Head = dict[str, list[str] | list[int]]
