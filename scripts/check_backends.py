@@ -23,6 +23,7 @@ import backend_tools
 import fourfold
 import library_symbols
 import metal_build
+import shard
 import windows_build
 from backend_report import HARDWARE, IN_REGISTERS, Refused, Report
 from backend_tools import ROOT, WORK, run
@@ -78,6 +79,11 @@ def simulated(report: Report) -> None:
                     report.refuse(backend, proof, why, operators)
                 elif "operator" in said:
                     report.prove(backend, proof, operators)
+    number, count = shard.place()
+    if others := [build for build in shard.BUILDS if not shard.has(build)]:
+        report.facts.append(f"simulator: shard {number + 1} of {count}, without the builds {' and '.join(others)}")
+    if not shard.has("warp64"):
+        report.leave("hip", "simulated warp 64", "in another shard (FOURFOLD_SHARD)")
 
 
 def hardware(report: Report) -> None:

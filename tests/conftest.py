@@ -1,13 +1,16 @@
 import gc
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
 
+import shard
 import simulated
 import simulated_programs
 import spared
@@ -42,10 +45,29 @@ def place(item: pytest.Item) -> int:
     return next((k for k, name in enumerate(LONG) if item.name.startswith(name)), len(LONG))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "sweep: many cases of one check, which FOURFOLD_SHARD divides")
+    try:
+        shard.place()
+    except ValueError as wrong:
+        raise pytest.UsageError(str(wrong)) from None
+
+
+def leave_other_shards(config: pytest.Config, items: list[pytest.Item]) -> None:
+    sweeps = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sweep"):
+            sweeps[item.nodeid.partition("[")[0]].append(item.nodeid)
+    others = set(chain(*sweeps.values())) - set(chain(*map(shard.share, sweeps.values())))
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in others])
+    items[:] = [item for item in items if item.nodeid not in others]
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Puts the long tests first in the share that `--dist worksteal` deals to each worker: a worker that starts one at
     the end keeps the others waiting."""
+    leave_other_shards(config, items)
     workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
     first = sorted((item for item in items if place(item) < len(LONG)), key=place)
     others = [item for item in items if place(item) == len(LONG)]

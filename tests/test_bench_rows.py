@@ -208,6 +208,7 @@ def test_cold_rows_are_the_gpus(monkeypatch):
 
 
 @pytest.mark.parametrize("function", (FUNCTIONS | OTHERS).values(), ids=FUNCTIONS | OTHERS)
+@pytest.mark.sweep
 def test_every_row_of_a_function_is_right(function):
     problem = pointwise.problem(function, 200)
     assert problem.trains == (function.gradients > 0) and len(problem.parameters) == function.gradients

@@ -29,6 +29,7 @@ RUNS = [*((case, "fourfold") for case in CASES), *((case, "torch") for case in C
 
 
 @pytest.mark.parametrize(("case", "whose"), RUNS, indirect=["whose"], ids=lambda of: getattr(of, "name", of))
+@pytest.mark.sweep
 def test_as_eager(case: Case, whose: str) -> None:
     record = case.check()
     if case.programs is not None:
@@ -41,6 +42,7 @@ def test_as_eager(case: Case, whose: str) -> None:
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.dynamic], ids=lambda case: case.name)
+@pytest.mark.sweep
 def test_for_any_sizes(case: Case) -> None:
     case.check(dynamic=True)
 

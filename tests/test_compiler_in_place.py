@@ -164,6 +164,7 @@ def outcome(function: Callable, make: Callable[[], tuple[Tensor, ...]]) -> objec
 @pytest.mark.parametrize("generator", GENERATORS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.sweep
 def test_values(function: Callable, layout: str, generator: str) -> None:
     make = LAYOUTS[layout]
     try:

@@ -75,6 +75,7 @@ def is_fused(problem: Problem) -> bool:
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental", "ignore:Casting complex values to real")
 @pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss")
 @pytest.mark.parametrize(("name", "dtype"), cases(), ids=lambda value: str(value).removeprefix("torch."))
+@pytest.mark.sweep
 def test_samples_are_as_eager(name: str, dtype: torch.dtype) -> None:
     entry = ENTRIES[name]
     has_gradient = entry.supports_autograd and dtype in entry.supported_backward_dtypes(DEVICE)

@@ -50,6 +50,7 @@ STEPS: dict[str, Callable] = {
 
 @pytest.mark.parametrize("dtype", LOW, ids=str)
 @pytest.mark.parametrize("name", STEPS)
+@pytest.mark.sweep
 def test_steps_are_taken_of_what_is_rounded(name: str, dtype: torch.dtype) -> None:
     x = torch.tensor(BESIDE, dtype=dtype)
     if name in ("to_int8", "to_uint8", "to_int16"):
@@ -83,6 +84,7 @@ ACTIVATIONS: dict[str, Callable] = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.sweep
 def test_gradients_of_special_values(name: str, dtype: torch.dtype) -> None:
     call = compiled(ACTIVATIONS[name])
     for value in SPECIAL:
@@ -114,6 +116,7 @@ def test_the_gradient_of_smooth_l1_loss_without_a_square_part() -> None:
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("dtypes", list(itertools.product((torch.float32, torch.float64, torch.bfloat16), repeat=2)))
 @pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.sweep
 def test_a_huber_loss_has_its_inputs_dtype(dtypes: tuple[torch.dtype, torch.dtype], reduction: str) -> None:
     x = torch.tensor([[0.25, 3.0], [-1.5, 0.0]], dtype=dtypes[0])
     for target in (torch.tensor(0.5, dtype=dtypes[1]), torch.ones(2, 2, dtype=dtypes[1])):

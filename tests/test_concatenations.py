@@ -121,6 +121,7 @@ CASES = (
 
 @pytest.mark.parametrize("generator", GENERATORS)
 @pytest.mark.parametrize("function", CASES)
+@pytest.mark.sweep
 def test_results_and_gradients_are_eagers(function: Callable, generator: str) -> None:
     call = compiled(function, options={"generator": generator})
     for _ in range(2):
@@ -240,6 +241,7 @@ def some_function(choose: random.Random) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.sweep
 def test_random_functions(seed: int) -> None:
     function = some_function(random.Random(seed))
     assert_same(results_of(compiled(function), (x, y)), results_of(function, (x, y)))

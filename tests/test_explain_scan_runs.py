@@ -140,6 +140,7 @@ def way_of(profile: Any, steps: int) -> str:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.sweep
 def test_what_is_said_is_what_runs(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Forward and reversed, of one capture."""
     asked: set[tuple[str, str]] = set()

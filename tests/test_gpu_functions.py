@@ -81,6 +81,7 @@ def test_values_of_every_operation_in_metal(type: str, lanes: int) -> None:
 
 @pytest.mark.parametrize("lanes", [1, 8])
 @pytest.mark.parametrize("kind", memory.KINDS)
+@pytest.mark.sweep
 def test_memory(simulated, kind: str, lanes: int) -> None:
     kernel = functions.launcher(simulated, f"memory_{kind}_{lanes}", lanes)
     memory.check_memory(kind, lanes, lambda *given: kernel(given[-1], *given))

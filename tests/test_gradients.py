@@ -84,6 +84,7 @@ def raw(case: Case) -> Any:
 @pytest.mark.parametrize(
     ("case", "dtype", "layout", "device"), laid_out(list(filter(floating, by_dtype(GRADIENT_CASES)))), ids=case_id
 )
+@pytest.mark.sweep
 def test_autograd(case: Case, dtype: torch.dtype, layout: str, device: str) -> None:
     args = case.arguments(dtype, device=device)
     expected = gradients(case.reference, tuple(map(wider, args)), unused=True)
@@ -130,6 +131,7 @@ def differentiated(case: Case, args: tuple) -> list[str]:
     laid_out(by_dtype([c for c in CASES if declared[c.op].kept]), ["strided", "shifted"]),
     ids=case_id,
 )
+@pytest.mark.sweep
 def test_raw_backward_takes_any_layout(case: Case, dtype: torch.dtype, layout: str, device: str) -> None:
     backward = getattr(torch.ops.fourfold, f"{case.op}_backward")
     args = backward_arguments(case, case.arguments(dtype, device=device))
@@ -195,6 +197,7 @@ def test_each_output_alone(case: Case) -> None:
 @pytest.mark.parametrize(
     ("case", "path"), [*((case, "function") for case in FEW), *((case, "raw") for case in FEWEST)], ids=case_id
 )
+@pytest.mark.sweep
 def test_gradcheck(case: Case, path: str, device: str) -> None:
     """First and second derivatives against finite differences; the fast mode checks random projections."""
     args, _ = differentiable(case.arguments(torch.float64, device=device))

@@ -94,6 +94,7 @@ def pair_of(name: str, dtype: torch.dtype) -> tuple[nn.Module, nn.Module, nn.Mod
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=case_id)
 @pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.sweep
 def test_of_many_rows(name: str, dtype: torch.dtype) -> None:
     ours, plain, exact = pair_of(name, dtype)
     x = torch.randn(LAYERS[name][2]).to(dtype)

@@ -47,6 +47,7 @@ def machine(name: str) -> object:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.sweep
 def test_code_is_generated(name: str, target: str) -> None:
     text = PROGRAMS[name]
     numbers = _C.program_numbers(text, CPU, 0)

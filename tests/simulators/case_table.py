@@ -56,6 +56,11 @@ class Run:
     environment: tuple[tuple[str, str], ...] = ()
     metal: bool = False
 
+    @property
+    def variant(self) -> str:
+        """Its build, for shards."""
+        return "warp64" if self.warp == 64 else self.sanitizer
+
     def build(self) -> Path:
         return simulated_metal.build(self.sanitizer) if self.metal else simulated.build(self.warp, self.sanitizer)
 
@@ -164,6 +169,7 @@ def carry_out(run: Run) -> Outcome:
     environment = os.environ | {"GPUSIM_MULTIPROCESSORS": MULTIPROCESSORS}
     environment |= sanitizer_environment(run.sanitizer) | dict(run.environment)
     environment |= {"FOURFOLD_SIMULATED": str(library), "GPUSIM_LAUNCHES": str(launches), "OMP_NUM_THREADS": "1"}
+    environment |= {"FOURFOLD_SHARD": "1/1"}  # shards divide the builds here, and not the cases
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-k", run.selection]
         + [str(TESTS / f"test_{name}.py") for name in ("values", "gradients", "errors")]
@@ -186,6 +192,10 @@ def carry_out(run: Run) -> Outcome:
     return Outcome(done.returncode, done.stdout, passed, tuple(failed), library, launches, seconds)
 
 
+def parameter(run: Run) -> Any:
+    return pytest.param(run, id=run.name, marks=pytest.mark.build(run.variant))
+
+
 def looks_at(*runs: Run) -> Callable[[Any], Any]:
     """Declares the runs that a test without a run parameter needs."""
 
@@ -197,7 +207,7 @@ def looks_at(*runs: Run) -> Callable[[Any], Any]:
 
 
 @pytest.mark.parametrize("operator", fourfold.operator_names())
-@pytest.mark.parametrize("run", [run for run in RUNS if run is not WIDE], ids=lambda run: run.name)
+@pytest.mark.parametrize("run", [parameter(run) for run in RUNS if run is not WIDE])
 def test_the_case_table_holds(run: Run, operator: str, record_property, outcome_of) -> None:
     record_property("operator", operator)
     record_property("warp", str(run.warp))

@@ -9,7 +9,20 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from case_table import METAL, RUNS, Outcome, Run, carry_out
 
+import shard
+
 LONGEST = (RUNS[0], METAL)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "build(name): a build of the simulator, which may be another shard's")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves the tests of other shards' builds out."""
+    others = [item for item in items if not all(shard.has(mark.args[0]) for mark in item.iter_markers("build"))]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in others]
 
 
 @pytest.fixture(scope="session")

@@ -8,9 +8,12 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 import fourfold
 import simulated
 
+pytestmark = pytest.mark.build("checked")
 SCRIPT = """
 import ctypes, sys
 import torch

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from case_table import REVERSE, sanitizer_environment
@@ -40,6 +41,14 @@ RUNS = {
     "ThreadSanitizer": Run(RACES, sanitizer="thread"),
 }
 SEEDS = {"checked": range(60), "reverse order": range(90, 120), "ThreadSanitizer": range(8)}
+
+
+def of_builds(names: Mapping[str, str]) -> list[Any]:
+    """Parameters, and the build that each needs."""
+    return [pytest.param(name, marks=pytest.mark.build(build)) for name, build in names.items()]
+
+
+BY_RUN = of_builds({name: run.sanitizer for name, run in RUNS.items()})
 
 
 def said_by(run: Run, *command: object, **variables: str) -> tuple[int, str]:
@@ -77,7 +86,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("programs") / "sources"
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", BY_RUN)
 def test_compiled_functions(name: str, sources: Path, record_property) -> None:
     record_property("backend", "metal")
     record_property("warp", "32")
@@ -98,7 +107,7 @@ def test_samples_of_operators() -> None:
     assert code == 0 and (FULL or f"{len(SAMPLES)} passed" in said), said[-6000:]
 
 
-@pytest.mark.parametrize("name", SEEDS)
+@pytest.mark.parametrize("name", BY_RUN)
 def test_random_programs(name: str, sources: Path) -> None:
     """Compared with the interpreter."""
     run, seeds = RUNS[name], SEEDS[name]
@@ -191,7 +200,7 @@ metal.Dialect.address = lambda self, index: metal.Expression(f"tensors_{index}")
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@pytest.mark.parametrize("mistake", of_builds({name: run.sanitizer for name, (_, run, _) in MISTAKES.items()}))
 def test_a_mistake_in_what_is_printed_is_seen(mistake: str, tmp_path: Path) -> None:
     code, run, seen_as = MISTAKES[mistake]
     (tmp_path / "mistaken.py").write_text(code)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from case_table import REVERSE as REVERSED
@@ -26,6 +27,7 @@ from metal_language import refusals
 import backend_tools
 import gpu_functions
 import grid_bytes
+import shard
 import simulated
 from compiled_functions import SAMPLES
 from fourfold.compiler.nest import cuda, metal
@@ -108,8 +110,9 @@ ORDERS = (
 )
 
 
-def named(setting: Setting) -> str:
-    return setting.name.replace(" ", "-")
+def parameter(setting: Setting) -> Any:
+    variant = "warp64" if setting.warp == 64 else setting.sanitizer
+    return pytest.param(setting, id=setting.name.replace(" ", "-"), marks=pytest.mark.build(variant))
 
 
 def expect_success(done: subprocess.CompletedProcess) -> None:
@@ -120,19 +123,22 @@ def expect_success(done: subprocess.CompletedProcess) -> None:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
     """The programs and layouts that random programs and the table of compiled functions compile."""
     file = tmp_path_factory.mktemp("programs") / "recorded"
-    expect_success(CHECKED.random(0, SEEDS, "--record", file))
-    expect_success(CHECKED.tests("test_gpu_programs.py", record=file))
+    setting = CHECKED if shard.has("checked") else PLAIN
+    expect_success(setting.random(0, SEEDS, "--record", file))
+    expect_success(setting.tests("test_gpu_programs.py", record=file))
     if simulated.FULL:
         expect_success(PLAIN.tests(*(f"{name}.py" for name in OF_COMPILER), selection=NOT_OF_CPUS, record=file))
     found = [tuple(json.loads(line)) for line in file.read_text().splitlines()]
     return list(dict.fromkeys(found))
 
 
-def test_programs_in_a_checked_build(recorded: list[tuple[str, str]]) -> None:
-    """Random programs and compiled functions; the run also records what the compilers below get."""
+def test_programs(recorded: list[tuple[str, str]]) -> None:
+    """Random programs and compiled functions, in a checked build if the shard has one; the run also records what the
+    compilers below get."""
     assert len(recorded) > SEEDS
 
 
+@pytest.mark.build("warp64")
 def test_random_programs_in_reverse_order_with_wide_warps() -> None:
     expect_success(WIDE_WARP.random(SEEDS, SEEDS + 30))
 
@@ -141,7 +147,7 @@ def test_random_programs_with_wide_indices() -> None:
     expect_success(PLAIN.random(0, 25, "--wide"))
 
 
-@pytest.mark.parametrize("setting", [WIDE_WARP, CHECKED], ids=named)
+@pytest.mark.parametrize("setting", [parameter(WIDE_WARP), parameter(CHECKED)])
 def test_random_programs_with_long_rows(setting: Setting) -> None:
     expect_success(setting.random(0, 160 if simulated.FULL else 25, "--long"))
 
@@ -149,16 +155,18 @@ def test_random_programs_with_long_rows(setting: Setting) -> None:
 PARTS = {REVERSE: "races", WIDE_WARP: "races or statistics or softmax or norm or exponentials"}
 
 
-@pytest.mark.parametrize("setting", PARTS, ids=named)
+@pytest.mark.parametrize("setting", [parameter(setting) for setting in PARTS])
 def test_compiled_functions(setting: Setting) -> None:
     """A part: what depends on the order of threads has barriers, and on the size of a warp also reductions of rows."""
     expect_success(setting.tests("test_gpu_programs.py", selection="" if simulated.FULL else PARTS[setting]))
 
 
+@pytest.mark.build("warp64")
 def test_samples_of_operators() -> None:
     expect_success(WIDE_WARP.tests(*SAMPLES, selection=NOT_OF_CPUS if simulated.FULL else ""))
 
 
+@pytest.mark.build("thread")
 def test_no_thread_races_with_another() -> None:
     expect_success(RACES.random(0, 5))
     expect_success(RACES.random(0, 4, "--long"))
@@ -182,6 +190,7 @@ def test_a_sum_in_the_order_of_threads_has_other_bits(tmp_path: Path) -> None:
     assert len(digests) == 2
 
 
+@pytest.mark.build("checked")
 @pytest.mark.parametrize("fault", ["barrier", "mask", "store", "stride", "chunk", "shift", "distance"])
 def test_a_fault_is_seen(fault: str) -> None:
     done = CHECKED.random(0, 60, *(["--long"] if fault in ("shift", "distance") else []), "--broken", fault)
@@ -189,6 +198,7 @@ def test_a_fault_is_seen(fault: str) -> None:
     assert "has other values" in done.stdout or "gpusim:" in done.stdout, done.stdout[-3000:]
 
 
+@pytest.mark.build("thread")
 def test_a_missing_barrier_is_a_race() -> None:
     done = RACES.random(8, 18, "--broken", "barrier")
     assert done.returncode != 0 and "data race" in done.stdout, done.stdout[-3000:]

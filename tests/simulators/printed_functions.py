@@ -89,7 +89,7 @@ def test_metals_language(tmp_path: Path) -> None:
     assert refusals(functions.metal_source(twice), tmp_path) != ""
 
 
-@pytest.mark.parametrize("warp", [32, 64])
+@pytest.mark.parametrize("warp", [32, pytest.param(64, marks=pytest.mark.build("warp64"))])
 def test_values(warp: int) -> None:
     operations = functions.TYPES if warp == 32 else ()  # these don't depend on the wavefront
     library = functions.simulated("".join([*(kernels()[:-2] if operations else ()), *MEMORY, *GROUPS]), warp)
