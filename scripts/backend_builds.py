@@ -40,6 +40,7 @@ OLD_PTX = "8.7"
 UNOPTIMIZED = (
     "-DCMAKE_CXX_COMPILE_OBJECT=<CMAKE_CXX_COMPILER> <DEFINES> <INCLUDES> <FLAGS> -O0 -g0 -o <OBJECT> -c <SOURCE>"
 )
+HEADERS_ONCE = f"-DCMAKE_PROJECT_fourfold_INCLUDE={ROOT / 'cmake' / 'precompiled_headers.cmake'}"
 
 
 def configure(name: str, *options: str, **environment: str) -> Path:
@@ -126,9 +127,9 @@ def cuda_code(report: Report) -> None:
     cuobjdump = tools.cuobjdump()
     objects = {name: path for name, path in cuda_objects(report).items() if path.exists()}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        outcomes = pool.map(lambda path: compiled_code.disassembly(path, cuobjdump), objects.values())
-    for operator, said in zip(objects, outcomes, strict=True):
-        for kernel, what in compiled_code.in_local_memory(said).items():
+        outcomes = pool.map(lambda path: compiled_code.of_file(path, cuobjdump), objects.values())
+    for operator, found in zip(objects, outcomes, strict=True):
+        for kernel, what in found.items():
             report.refuse("cuda", IN_REGISTERS, f"{kernel} has {what}", [operator])
     report.prove("cuda", IN_REGISTERS, objects)
 

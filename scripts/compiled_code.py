@@ -13,9 +13,20 @@ from backend_report import Refused
 LOCAL_MEMORY = re.compile(r"\b(LDL|STL)\b")
 
 
+def of_file(path: Path, cuobjdump: Path) -> dict[str, str]:
+    """in_local_memory of an object file. It is disassembled, which takes seconds, only if a kernel has a stack: local
+    memory lies there, so no instruction accesses any without one."""
+    has_stack = any(bytes for _, bytes in stacks(said_by(cuobjdump, path, "-res-usage")))
+    return in_local_memory(disassembly(path, cuobjdump)) if has_stack else {}
+
+
 def disassembly(path: Path, cuobjdump: Path) -> str:
     """The resources and the instructions of an object file's kernels."""
-    said = output(cuobjdump, "-res-usage", "-sass", path)
+    return said_by(cuobjdump, path, "-res-usage", "-sass")
+
+
+def said_by(cuobjdump: Path, path: Path, *options: str) -> str:
+    said = output(cuobjdump, *options, path)
     if not any(stacks(said)):
         raise Refused(f"cuobjdump finds no kernel in {path.name}")
     return said

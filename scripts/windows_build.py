@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import backend_tools as tools
-from backend_builds import BIN, UNOPTIMIZED, configure
+from backend_builds import BIN, HEADERS_ONCE, UNOPTIMIZED, configure
 from backend_report import Refused, Report
 from backend_tools import ROOT, WORK, run
 
@@ -43,7 +43,12 @@ def windows(report: Report) -> None:
 def build(torch: Path) -> tuple[Path, str]:
     """Returns the library and a summary for the report."""
     options = ("-DFOURFOLD_PYTHON=OFF", "-DFOURFOLD_CUDA=OFF", "-DFOURFOLD_HIP=OFF", "-DFOURFOLD_METAL=OFF")
-    options += (UNOPTIMIZED, f"-DCMAKE_TOOLCHAIN_FILE={tools.windows_toolchain()}", f"-DTorch_ROOT={torch}")
+    options += (
+        UNOPTIMIZED,
+        HEADERS_ONCE,
+        f"-DCMAKE_TOOLCHAIN_FILE={tools.windows_toolchain()}",
+        f"-DTorch_ROOT={torch}",
+    )
     # The environment's compiler settings are for this machine.
     folder = configure(
         "windows-build", *options, CXX="", CXXFLAGS="-Werror", LDFLAGS="", CMAKE_CXX_COMPILER_LAUNCHER=""

@@ -39,15 +39,15 @@ def compiled(folder, body):
 
 
 def test_an_array_indexed_by_a_value_is_seen(tmp_path, cuobjdump):
-    said = compiled_code.disassembly(compiled(tmp_path, BY_A_VALUE), cuobjdump)
-    ((kernel, what),) = compiled_code.in_local_memory(said).items()
+    ((kernel, what),) = compiled_code.of_file(compiled(tmp_path, BY_A_VALUE), cuobjdump).items()
     assert kernel == "kernel for sm_90"
     assert what.startswith("a stack of 32 bytes and ") and what.endswith(" instructions on local memory")
 
 
 def test_an_array_indexed_by_constants_passes(tmp_path, cuobjdump):
-    said = compiled_code.disassembly(compiled(tmp_path, BY_A_CONSTANT), cuobjdump)
-    assert compiled_code.in_local_memory(said) == {}
+    file = compiled(tmp_path, BY_A_CONSTANT)
+    assert compiled_code.of_file(file, cuobjdump) == {}
+    assert compiled_code.in_local_memory(compiled_code.disassembly(file, cuobjdump)) == {}
 
 
 def test_a_file_without_a_kernel_is_refused(tmp_path, cuobjdump):
@@ -56,7 +56,7 @@ def test_a_file_without_a_kernel_is_refused(tmp_path, cuobjdump):
     nvcc = os.environ.get("CUDACXX") or tool("nvcc", "CUDA toolkit")
     subprocess.run([nvcc, "-arch=sm_90", "-c", source, "-o", target], check=True, capture_output=True)
     with pytest.raises(Refused, match="cuobjdump finds no kernel in empty.o"):
-        compiled_code.disassembly(target, cuobjdump)
+        compiled_code.of_file(target, cuobjdump)
 
 
 def test_nothing_is_fetched_unless_asked_for(tmp_path, monkeypatch):

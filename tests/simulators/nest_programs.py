@@ -215,6 +215,7 @@ def grids(recorded: list[tuple[str, str]], first: int = 0) -> Iterator[tuple[Gri
 
 
 @pytest.mark.parametrize(("major", "architecture"), [(m, a) for m, listed in NVRTC.items() for a in listed])
+@pytest.mark.sweep
 def test_nvrtc(recorded: list[tuple[str, str]], major: str, architecture: str, tmp_path: Path) -> None:
     """No stack and no local memory; as many bytes loaded and stored as in the nest, with vectors as wide."""
     compiler, cuobjdump = Nvrtc(backend_tools.nvrtc(major)), backend_tools.cuobjdump()
@@ -232,6 +233,7 @@ def test_nvrtc(recorded: list[tuple[str, str]], major: str, architecture: str, t
 
 
 @pytest.mark.parametrize("architecture", gpu_functions.AMD)
+@pytest.mark.sweep
 def test_hip(recorded: list[tuple[str, str]], architecture: str, tmp_path: Path) -> None:
     backend_tools.apt_packages()
     compiler = tool("clang++-19", "clang-19")

@@ -39,6 +39,7 @@ def kernels(architecture: str = "", among: tuple[str, ...] = ()) -> list[str]:
 
 
 @pytest.mark.parametrize(("major", "architecture"), [(m, a) for m, listed in NVRTC.items() for a in listed])
+@pytest.mark.sweep
 def test_nvrtc(major: str, architecture: str) -> None:
     compiler = Nvrtc(backend_tools.nvrtc(major))
 
@@ -57,6 +58,7 @@ def test_nvcc(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("architecture", functions.AMD)
+@pytest.mark.sweep
 def test_hip(architecture: str, tmp_path: Path) -> None:
     backend_tools.apt_packages()
     compiler = tool("clang++-19", "clang-19")
@@ -113,6 +115,7 @@ def test_values(warp: int) -> None:
 
 @pytest.mark.parametrize("lanes", memory.LANES)
 @pytest.mark.parametrize("kind", METAL_KINDS)
+@pytest.mark.sweep
 def test_memory_in_metal(kind: str, lanes: int) -> None:
     source = memory.memory_kernel(kind, lanes, metal=True)
 
