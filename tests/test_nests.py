@@ -4,6 +4,7 @@ interpreter."""
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch.nn import functional as F
 
 from fourfold.compiler.calling import Program
-from fourfold.compiler.nest import build, c, reading, service
+from fourfold.compiler.nest import build, c, cache, reading, service
 from fourfold.compiler.nest.cache import Cache
 from fourfold.compiler.nest.layout import Layout
 from nests import INTERPRETER, SHORT, expect_the_interpreters_bits, inputs_of, needs_nests
@@ -350,6 +351,16 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="directory"):
         cache.put("text", "layout", {}, b"code")
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_generators_that_changed_have_their_own_cache(tmp_path: Path) -> None:
+    copy = shutil.copytree(Path(cache.__file__).parent, tmp_path / "nest", ignore=shutil.ignore_patterns("__pycache__"))
+    assert cache.generators(copy) == cache.generators()
+    assert cache.generators() in Cache(tmp_path, "level", "compiler").common
+    for number, name in enumerate(("side_by_side.py", "grid/rows.py", "prelude.h")):
+        changed = shutil.copytree(copy, tmp_path / str(number))
+        (changed / name).write_text((changed / name).read_text() + "\n")
+        assert cache.generators(changed) != cache.generators()
 
 
 def test_a_cache_that_cannot_be_written_costs_no_nest(

@@ -6,13 +6,12 @@ import hashlib
 import json
 import os
 import secrets
+from functools import cache
 from pathlib import Path
 
 from fourfold import _C, __version__
 
 VARIABLE = "FOURFOLD_CACHE"
-FORMAT = 3  # changes with the arguments and the scratch memory of nests
-
 # The arguments of attach_nest except addresses: the functions' names, empty for a missing one, and the nest's numbers.
 Head = dict[str, list[str] | list[int]]
 
@@ -26,14 +25,22 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+@cache
+def generators(folder: Path = Path(__file__).parent) -> str:
+    """A digest of the modules that generate nests. A change of theirs can change a nest's arguments, its scratch memory
+    or its results, without a new version of the package."""
+    files = sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".h"))
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
+
+
 class Cache:
-    """Code by program, layout and everything else that it depends on: the compiler's version or a digest of the
-    prelude, the library's build, and the processor's level or the device's architecture."""
+    """Code by program, layout and everything else that it depends on: the generators, the compiler's version or a
+    digest of the prelude, the library's build, and the processor's level or the device's architecture."""
 
     def __init__(self, folder: Path, target: str, compiler: str):
         facts = sorted((name, str(value)) for name, value in _C.build_info().items())
         self.folder = folder / "nests"
-        self.common = json.dumps([FORMAT, __version__, target, compiler, facts])
+        self.common = json.dumps([generators(), __version__, target, compiler, facts])
 
     def path(self, text: str, layout: str) -> Path:
         key = hashlib.sha256("\0".join((self.common, layout, text)).encode()).hexdigest()
