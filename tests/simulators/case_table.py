@@ -169,7 +169,6 @@ def carry_out(run: Run) -> Outcome:
     environment = os.environ | {"GPUSIM_MULTIPROCESSORS": MULTIPROCESSORS}
     environment |= sanitizer_environment(run.sanitizer) | dict(run.environment)
     environment |= {"FOURFOLD_SIMULATED": str(library), "GPUSIM_LAUNCHES": str(launches), "OMP_NUM_THREADS": "1"}
-    environment |= {"FOURFOLD_SHARD": "1/1"}  # shards divide the builds here, and not the cases
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-k", run.selection]
         + [str(TESTS / f"test_{name}.py") for name in ("values", "gradients", "errors")]

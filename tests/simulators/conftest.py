@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from case_table import METAL, RUNS, Outcome, Run, carry_out
 
 import shard
 
+HERE = Path(__file__).parent
 LONGEST = (RUNS[0], METAL)
 
 
@@ -23,6 +25,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     others = [item for item in items if not all(shard.has(mark.args[0]) for mark in item.iter_markers("build"))]
     config.hook.pytest_deselected(items=others)
     items[:] = [item for item in items if item not in others]
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """The processes that these tests start run whole. A run of the other tests loads this file too."""
+    if any(item.path.parent == HERE for item in session.items):
+        os.environ.pop("FOURFOLD_SHARD", None)
 
 
 @pytest.fixture(scope="session")

@@ -110,6 +110,9 @@ ORDERS = (
 )
 
 
+RECORDED_IN = CHECKED if shard.has("checked") else PLAIN
+
+
 def parameter(setting: Setting) -> Any:
     variant = "warp64" if setting.warp == 64 else setting.sanitizer
     return pytest.param(setting, id=setting.name.replace(" ", "-"), marks=pytest.mark.build(variant))
@@ -123,9 +126,8 @@ def expect_success(done: subprocess.CompletedProcess) -> None:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
     """The programs and layouts that random programs and the table of compiled functions compile."""
     file = tmp_path_factory.mktemp("programs") / "recorded"
-    setting = CHECKED if shard.has("checked") else PLAIN
-    expect_success(setting.random(0, SEEDS, "--record", file))
-    expect_success(setting.tests("test_gpu_programs.py", record=file))
+    expect_success(RECORDED_IN.random(0, SEEDS, "--record", file))
+    expect_success(RECORDED_IN.tests("test_gpu_programs.py", record=file))
     if simulated.FULL:
         expect_success(PLAIN.tests(*(f"{name}.py" for name in OF_COMPILER), selection=NOT_OF_CPUS, record=file))
     found = [tuple(json.loads(line)) for line in file.read_text().splitlines()]
