@@ -47,6 +47,7 @@ def place(item: pytest.Item) -> int:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sweep: many cases of one check, which FOURFOLD_SHARD divides")
+    config.addinivalue_line("markers", "build(name): a build of the simulator, which may be another shard's")
     try:
         shard.place()
     except ValueError as wrong:

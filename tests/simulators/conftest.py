@@ -16,10 +16,6 @@ HERE = Path(__file__).parent
 LONGEST = (RUNS[0], METAL)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "build(name): a build of the simulator, which may be another shard's")
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves the tests of other shards' builds out."""
     others = [item for item in items if not all(shard.has(mark.args[0]) for mark in item.iter_markers("build"))]
