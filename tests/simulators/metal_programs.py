@@ -19,6 +19,7 @@ import pytest
 from case_table import REVERSE, sanitizer_environment
 from metal_language import refusals
 
+import shard
 import simulated_metal
 from compiled_functions import FUNCTIONS, SAMPLES
 from simulated import FULL
@@ -36,11 +37,11 @@ class Run:
 
 
 RUNS = {
-    "checked": Run(sanitizer="checked"),
+    "everything": Run(sanitizer="checked" if shard.has("checked") else "none"),
     "reverse order": Run(RACES, environment=dict(REVERSE)),  # of kernels with barriers
     "ThreadSanitizer": Run(RACES, sanitizer="thread"),
 }
-SEEDS = {"checked": range(60), "reverse order": range(90, 120), "ThreadSanitizer": range(8)}
+SEEDS = {"everything": range(60), "reverse order": range(90, 120), "ThreadSanitizer": range(8)}
 
 
 def of_builds(names: Mapping[str, str]) -> list[Any]:
@@ -91,7 +92,7 @@ def test_compiled_functions(name: str, sources: Path, record_property) -> None:
     record_property("backend", "metal")
     record_property("warp", "32")
     run = RUNS[name]
-    if name == "checked":
+    if name == "everything":
         run = replace(run, environment={"GPUSIM_SOURCES": str(sources)})
     code, said = pytest_of(run)
     # A sanitizer's report ends the process, or sets its exit code.
@@ -111,7 +112,7 @@ def test_samples_of_operators() -> None:
 def test_random_programs(name: str, sources: Path) -> None:
     """Compared with the interpreter."""
     run, seeds = RUNS[name], SEEDS[name]
-    noted = {"GPUSIM_SOURCES": str(sources)} if name == "checked" else {}
+    noted = {"GPUSIM_SOURCES": str(sources)} if name == "everything" else {}
     library = simulated_metal.build(run.sanitizer)
     code, said = said_by(run, "run_random_programs.py", library, seeds.start, seeds.stop, **noted)
     assert code == 0 and f"{len(seeds)} programs" in said, said[-6000:]
