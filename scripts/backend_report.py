@@ -50,10 +50,12 @@ class Report:
     def cell(self, operator: str, backend: str, proof: str) -> tuple[str, str]:
         """yes, no or - (not applicable, or left), and the reason. A refusal overrides the proofs of other steps."""
         key = (operator, backend, proof)
-        if (backend, proof) in NOT_APPLICABLE or (backend, proof) in self.left:
-            return "-", self.left.get((backend, proof), "")
+        if (backend, proof) in NOT_APPLICABLE:
+            return "-", ""
         if key in self.refused:
             return "no", self.refused[key]
+        if (backend, proof) in self.left:
+            return "-", self.left[backend, proof]
         return ("yes", "") if key in self.proved else ("no", "no step looked at it")
 
     def complete(self) -> bool:

@@ -38,11 +38,19 @@ SIMULATOR_FILES = (
 )
 # The simulator runs the kernels as HIP; with 32 threads per warp the results hold for CUDA too.
 SIMULATED = {"32": ("cuda", "hip", "metal"), "64": ("hip",)}
+# The builds that prove it, each for itself.
+SIMULATED_IN = {
+    ("cuda", "simulated warp 32"): ("plain", "checked", "thread"),
+    ("hip", "simulated warp 32"): ("plain", "checked", "thread"),
+    ("hip", "simulated warp 64"): ("warp64",),
+    ("metal", "simulated warp 32"): ("metal", "checked", "thread"),
+}
 NEEDS = {
     "cuda": "needs a GPU (make check-gpu)",
     "hip": "needs a GPU (make check-gpu)",
     "metal": "needs a Mac (make check-mac)",
 }
+ELSEWHERE = "in another shard (FOURFOLD_SHARD)"
 ONLY_A_DEVICE = """\
 What only a device can prove: that its tensor cores compute what their portable twin does, which the simulator runs
 over the same tiles; that its blocks see each other's stores as the language promises, which the simulator
@@ -79,8 +87,9 @@ def simulated(report: Report) -> None:
                     report.refuse(backend, proof, why, operators)
                 elif "operator" in said:
                     report.prove(backend, proof, operators)
-    if not shard.has("warp64"):
-        report.leave("hip", "simulated warp 64", "in another shard (FOURFOLD_SHARD)")
+    for (backend, proof), builds in SIMULATED_IN.items():
+        if not any(map(shard.has, builds)):
+            report.leave(backend, proof, ELSEWHERE)
 
 
 def hardware(report: Report) -> None:
@@ -95,25 +104,24 @@ def hardware(report: Report) -> None:
         report.refuse(backend, HARDWARE, NEEDS[backend], unseen)
 
 
-OLD_TOOLKIT = "CUDA 12.8: compile"
 # (title, function, the proofs that are lost if it fails)
 STEPS: tuple[tuple[str, Callable[[Report], None], tuple[tuple[str, str], ...]], ...] = (
     ("CUDA: compile, link, import", backend_builds.cuda, (("cuda", "compiled"), ("cuda", "linked"))),
     ("CUDA: look at the compiled code", backend_builds.cuda_code, (("cuda", IN_REGISTERS),)),
-    (OLD_TOOLKIT, backend_builds.cuda_old, (("cuda", "compiled"),)),
+    ("CUDA 12.8: compile", backend_builds.cuda_old, (("cuda", "compiled"),)),
     ("HIP: translate, compile, link, import", backend_builds.hip, (("hip", "compiled"), ("hip", "linked"))),
     ("Metal: compile and link for macOS", metal_build.metal, (("metal", "compiled"), ("metal", "linked"))),
     ("Windows: compile, link, run under Wine", windows_build.windows, ()),
-    (
-        "simulator",
-        simulated,
-        (
-            *((backend, "simulated warp 32") for backend in SIMULATED["32"]),
-            ("hip", "simulated warp 64"),
-        ),
-    ),
+    ("simulator", simulated, tuple(SIMULATED_IN)),
     ("hardware", hardware, ()),
 )
+# The steps for a build that may be in another shard.
+BUILT_BY = {
+    backend_builds.cuda_old: "CUDA 12.8",
+    backend_builds.hip: "HIP",
+    metal_build.metal: "macOS",
+    windows_build.windows: "Windows",
+}
 
 
 def main() -> None:
@@ -127,7 +135,10 @@ def main() -> None:
         report.facts.append(f"shard {number + 1} of {count}, without the builds {', '.join(others)}")
     failed = []
     for name, step, proofs in STEPS:
-        if name == OLD_TOOLKIT and not shard.has("CUDA 12.8"):
+        if step in BUILT_BY and not shard.has(BUILT_BY[step]):
+            for backend, proof in proofs:
+                if not any(report.has(operator, backend, proof) for operator in report.operators):
+                    report.leave(backend, proof, ELSEWHERE)
             continue
         print(f"\n== {name}", flush=True)
         started = time.monotonic()

@@ -1,5 +1,6 @@
-"""FOURFOLD_SHARD=2/3 runs the second of three shards: of the tests with the marker `sweep`, many cases of one check,
-every third case; and of check_backends.py's builds beside the usual ones, every third. Without it everything runs.
+"""FOURFOLD_SHARD=2/4 runs the second of four shards: of the tests with the marker `sweep`, many cases of one check,
+every fourth case; of the tests with the marker `slow`, those in every fourth file; and of check_backends.py's
+builds, every fourth. Without it everything runs.
 
 .ci/run, which runs all its parts on one machine, takes another shard for each commit.
 """
@@ -9,12 +10,14 @@ from __future__ import annotations
 import os
 import re
 
-# Builds that are not in every shard: those of the simulator beside the plain one with 32 threads per warp, and the one
-# with the oldest toolkit's headers. A line each for the shards of three, which take about the same time.
+# Builds that are not in every shard: those of the simulator, "metal" and "plain" without a sanitizer, the others with
+# CUDA's kernels, and all but "warp64" for 32 threads per warp; and those for other platforms and for the oldest CUDA.
+# A line each for the shards of four, which take about the same time.
 BUILDS = (
-    ("checked",),
-    ("thread",),
-    ("warp64", "CUDA 12.8"),
+    ("plain", "Windows"),
+    ("checked", "CUDA 12.8"),
+    ("thread", "warp64", "HIP"),
+    ("metal", "macOS"),
 )
 
 
@@ -23,7 +26,7 @@ def place() -> tuple[int, int]:
     text = os.environ.get("FOURFOLD_SHARD", "1/1")
     found = re.fullmatch(r"(\d+)/(\d+)", text)
     if found is None or not 1 <= int(found[1]) <= int(found[2]):
-        raise ValueError(f"expected FOURFOLD_SHARD to be a shard and the number of shards, such as 2/3, but got {text}")
+        raise ValueError(f"expected FOURFOLD_SHARD to be a shard and the number of shards, such as 2/4, but got {text}")
     return int(found[1]) - 1, int(found[2])
 
 
@@ -34,6 +37,7 @@ def has(build: str) -> bool:
 
 
 def share(names: list[str]) -> list[str]:
-    """This shard's cases of a sweep. Neighbours by name, such as the dtypes of an operator, are in different shards."""
+    """This shard's cases of a sweep, or files with slow tests. Neighbours by name, such as the dtypes of an operator,
+    are in different shards."""
     number, count = place()
     return sorted(names)[number::count]

@@ -47,7 +47,8 @@ def place(item: pytest.Item) -> int:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sweep: many cases of one check, which FOURFOLD_SHARD divides")
-    config.addinivalue_line("markers", "build(name): a build of the simulator, which may be another shard's")
+    config.addinivalue_line("markers", "slow: takes seconds; FOURFOLD_SHARD divides the files with such tests")
+    config.addinivalue_line("markers", "build(*names): for the simulator's builds, of which a shard may have none")
     try:
         shard.place()
     except ValueError as wrong:
@@ -60,6 +61,10 @@ def leave_other_shards(config: pytest.Config, items: list[pytest.Item]) -> None:
         if item.get_closest_marker("sweep"):
             sweeps[item.nodeid.partition("[")[0]].append(item.nodeid)
     others = set(chain(*sweeps.values())) - set(chain(*map(shard.share, sweeps.values())))
+    # The files are numbered alike whichever are selected.
+    slow = [str(path) for path in Path(__file__).parent.rglob("test_*.py") if "pytest.mark.slow" in path.read_text()]
+    own = shard.share(slow)
+    others |= {item.nodeid for item in items if item.get_closest_marker("slow") and str(item.path) not in own}
     config.hook.pytest_deselected(items=[item for item in items if item.nodeid in others])
     items[:] = [item for item in items if item.nodeid not in others]
 

@@ -25,6 +25,8 @@ from benchmarks.recurrent_ppo import (
     training,
 )
 
+pytestmark = pytest.mark.slow
+
 SMALL = Sizes(environments=4, steps=40, hidden_size=16, epochs=2)
 
 

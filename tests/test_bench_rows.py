@@ -310,6 +310,7 @@ def test_inductor_that_fails_says_why(monkeypatch):
 @pytest.mark.parametrize(
     ("problem", "sizes"), [(recurrent.one_cell, CELL_SIZES), (mlp.problem, MLP_SIZES)], ids=["cell", "mlp"]
 )
+@pytest.mark.slow
 def test_the_extension_computes_the_definition(problem, sizes):
     try:
         aten.extension()

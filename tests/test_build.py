@@ -12,6 +12,8 @@ import torch
 from configuring import configuring, copy_of_the_sources, script, toolkit_root
 from machine import linux_only, output_of, tool
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def configure(tmp_path):

@@ -9,6 +9,8 @@ import pytest
 from configuring import CHOICES, configuring, copy_of_the_sources, toolkit_root
 from machine import ROOT, linux_only, output_of, tool
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def configure(tmp_path):

@@ -292,6 +292,7 @@ OTHER_PATH = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(_native.module is None, reason="this is the other path")
 def test_the_path_in_python() -> None:
     """Without gradients compiled for this torch, Python implements the same rule. In one process, which takes longer to

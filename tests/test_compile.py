@@ -66,6 +66,7 @@ def test_compiled_without_a_graph_break(case: Case, path: str) -> None:
         expect_same(flatten(function(*args)), flatten(case.reference(*args)))
 
 
+@pytest.mark.slow
 def test_inductor() -> None:
     """A program with all operators through Inductor, forward and backward."""
 
@@ -172,6 +173,7 @@ def packaged(shared: Path) -> tuple[Path, Model, Tensor]:
     return made_once(shared / "aotinductor", package) / "model.pt2", model, x
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's packaging uses functions that torch deprecates
 def test_aot_inductor(shared: Path) -> None:
     package, model, x = packaged(shared)

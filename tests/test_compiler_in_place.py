@@ -281,6 +281,7 @@ def test_threads() -> None:
 @pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "NAdam", "Adagrad"])
 @pytest.mark.filterwarnings("ignore:.*Profiler record function.*")
+@pytest.mark.sweep
 def test_optimizers(name: str, foreach: bool) -> None:
     settings = {"momentum": 0.9} if name == "SGD" else {}
 

@@ -140,6 +140,7 @@ LAYOUTS: dict[str, Callable[[], torch.Tensor]] = {
 
 @pytest.mark.parametrize("is_mask", [False, True])
 @pytest.mark.parametrize("function", [torch.copysign, torch.xlogy, torch.special.xlog1py])
+@pytest.mark.sweep
 def test_layouts_where_torch_traces_others(function: Callable, is_mask: bool) -> None:
     """All pairs of layouts, half of them with a mask and half without."""
     for x, y in list(itertools.product(LAYOUTS, repeat=2))[is_mask::2]:

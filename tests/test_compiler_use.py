@@ -26,6 +26,7 @@ from fourfold.compiler.record import Record
 from machine import ROOT
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.usefixtures("strict"),
     pytest.mark.filterwarnings("ignore:Profiler clears events at the end of each cycle"),
     # torch warns when it captures what follows a graph break.

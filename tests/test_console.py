@@ -18,6 +18,8 @@ from fourfold.cli import main, usage
 from machine import ROOT
 from test_cli import TINY_DEMO
 
+pytestmark = pytest.mark.slow
+
 COMMAND = [sys.executable, "-m", "fourfold"]
 LONG = "x" * 300
 

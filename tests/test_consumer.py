@@ -26,7 +26,7 @@ from machine import INSTALLED, ROOT, linux_only, output_of, tool
 from once import locked, made_once
 from test_compile import packaged
 
-pytestmark = linux_only
+pytestmark = [linux_only, pytest.mark.slow]
 
 SOURCES = ROOT / "tests" / "consumer"
 PAGE = ROOT / "docs" / "cpp.md"

@@ -11,7 +11,7 @@ import fourfold
 from machine import INSTALLED, LIBFOURFOLD, ROOT, linux_only, output_of, tool
 from once import locked, made_once
 
-pytestmark = linux_only
+pytestmark = [linux_only, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,8 @@ from fourfold.demo import bar, corpus, training
 from machine import linux_only, needs
 from test_cli import TINY_DEMO, run
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_corpus_is_the_same_on_every_read():
     first, second = corpus.read(50_000), corpus.read(50_000)

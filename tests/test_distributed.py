@@ -23,6 +23,8 @@ from machine import LOOPBACK, ROOT
 from once import made_once
 from test_cli import TINY_DEMO
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 SURROUNDINGS = {**os.environ, "GLOO_SOCKET_IFNAME": LOOPBACK, "OMP_NUM_THREADS": "1"}

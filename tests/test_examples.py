@@ -22,6 +22,8 @@ import fourfold
 from machine import ROOT, linux_only, needs
 from test_container import AS_CONTAINERS_ARE, folder, in_a_container  # noqa: F401
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = ROOT / "examples"
 PAGE = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
 SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py"))

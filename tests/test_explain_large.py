@@ -15,7 +15,10 @@ from fourfold.explaining.explanation import SMALL
 from fourfold.explaining.picture import BEGINNING, MOST, shown
 
 LAYERS = 6
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # from Dynamo
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),  # from Dynamo
+    pytest.mark.slow,
+]
 
 
 class Norm(nn.Module):

@@ -100,6 +100,7 @@ def test_a_block_knows_its_place_among_them(simulated) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in memory.KINDS if kind != "float64"])
+@pytest.mark.sweep
 def test_memory_and_lanes_in_metal(kind: str) -> None:
     def of(source: str, lanes: int) -> memory.Run:
         return lambda *given: functions.run_metal(source, given, -(-given[-1] // lanes), SCRATCH)

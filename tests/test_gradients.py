@@ -298,6 +298,7 @@ def test_forward_mode_of_dual_tensors(case: Case) -> None:
 # Packed input's batch_sizes are unknown while jvp is traced: torch breaks the graph there, with this warning.
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
 @pytest.mark.parametrize("case", FEWEST, ids=case_id)
+@pytest.mark.sweep
 def test_forward_mode_in_a_captured_graph(case: Case) -> None:
     """A graph that opens its dual level out of Python's sight, and a traced torch.func.jvp. The graph has the operator
     itself, however it was called."""

@@ -15,6 +15,8 @@ import fourfold
 from machine import ROOT, output_of, tool
 from once import made_once
 
+pytestmark = pytest.mark.slow
+
 LEVELS = ["default", "avx2", "avx512", "avx512_bf16", "amx"]
 
 

@@ -115,6 +115,7 @@ MANY_STEPS += [(17_000, 1, "lstm", torch.bfloat16), (17_000, 1, "gru", torch.flo
 
 
 @pytest.mark.parametrize(("time", "batch", "name", "dtype"), MANY_STEPS, ids=case_id)
+@pytest.mark.sweep
 def test_of_many_steps(time: int, batch: int, name: str, dtype: torch.dtype) -> None:
     ours, plain, exact = pair_of(name, dtype)
     x = torch.randn(time, batch, 6).to(dtype)

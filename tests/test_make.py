@@ -12,6 +12,8 @@ import pytest
 from configuring import script
 from machine import ROOT, missing, output_of, tool
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("kind", ["address", "thread"])
 def test_make_runs_a_sanitizer(kind):

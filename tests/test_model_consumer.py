@@ -18,7 +18,7 @@ from machine import linux_only
 from saved_models import CASES, made, saved
 from test_consumer import ROOT, SURROUNDINGS, blocks, built, configured, libtorch, run  # noqa: F401
 
-pytestmark = linux_only
+pytestmark = [linux_only, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

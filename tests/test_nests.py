@@ -289,6 +289,7 @@ assert os.waitpid(child, 0)[1] == 0
     ],
     ids=["without llvmlite", "without executable memory", "in a forked process"],
 )
+@pytest.mark.slow
 def test_a_process(before: str, after: str, expected: str) -> None:
     if before == NO_EXECUTABLE_MEMORY and not has_policy():
         pytest.skip("this kernel has no PR_SET_MDWE")
@@ -319,6 +320,7 @@ Engine.code = refuse
 """
 
 
+@pytest.mark.slow
 def test_code_is_cached_for_other_processes(tmp_path: Path) -> None:
     environment = {**os.environ, "FOURFOLD_CACHE": str(tmp_path / "cache")}
     for before in ("", NO_COMPILER):

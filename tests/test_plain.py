@@ -19,6 +19,8 @@ import fourfold
 from machine import ROOT, missing
 from test_schemas import registered
 
+pytestmark = pytest.mark.slow
+
 PLAIN = "built with FOURFOLD_NO_EXTENSION=1, without fourfold's compiled library"
 # Names that only the plain module has.
 OWN = {"PLAIN", "SCHEMAS", "OPERATORS"}

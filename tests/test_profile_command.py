@@ -17,6 +17,8 @@ from forked import Forks
 from fourfold import profiler
 from fourfold.cli import main
 
+pytestmark = pytest.mark.slow
+
 FACTS = """
 import pickle, sys, helper
 class Mine: ...

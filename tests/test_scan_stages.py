@@ -135,6 +135,7 @@ def test_the_loops_values_and_gradients(
 
 
 @pytest.mark.parametrize("step", STEPS)
+@pytest.mark.sweep
 def test_float32_by_each_generator(monkeypatch: pytest.MonkeyPatch, step: Callable[..., Any]) -> None:
     generators = Generators(monkeypatch)
     for generator in ("llvm", "interpreter"):

@@ -62,6 +62,7 @@ def cpus():
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_bound_threads_work_together(cpus, environment):
     assert workers(**{name: value.format(*cpus) for name, value in environment.items()}) == 2
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from itertools import chain
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 import shard
 from machine import ROOT
 
-SHARDS = ("1/3", "2/3", "3/3")
+SHARDS = ("1/4", "2/4", "3/4", "4/4")
 
 
 def test_shards_have_every_case_and_build_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +23,7 @@ def test_shards_have_every_case_and_build_once(monkeypatch: pytest.MonkeyPatch) 
     for text in SHARDS:
         monkeypatch.setenv("FOURFOLD_SHARD", text)
         cases += (own := shard.share(names))
-        assert len(own) in (3, 4)
+        assert len(own) in (2, 3)
         builds += (held := [build for build in every if shard.has(build)])
         assert held and shard.has("none")
     assert sorted(cases) == names and sorted(builds) == sorted(every)
@@ -30,7 +31,7 @@ def test_shards_have_every_case_and_build_once(monkeypatch: pytest.MonkeyPatch) 
     assert shard.share(names) == names and all(map(shard.has, every))
 
 
-@pytest.mark.parametrize("text", ["0/3", "4/3", "2", "1/0", "second"])
+@pytest.mark.parametrize("text", ["0/4", "5/4", "2", "1/0", "second"])
 def test_what_is_no_shard_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOURFOLD_SHARD", text)
     with pytest.raises(ValueError, match=rf"^expected FOURFOLD_SHARD to be a shard .* but got {text}$"):
@@ -44,10 +45,20 @@ def collected(text: str, *names: str) -> str:
 
 
 def test_only_sweeps_are_divided() -> None:
-    said = collected("2/3", "tests/test_defaults.py::test_paths", "tests/test_schemas.py")
+    said = collected("2/4", "tests/test_defaults.py::test_paths", "tests/test_schemas.py")
     chosen = re.findall(r"^tests/test_defaults.py::.*$", said, re.MULTILINE)
     found = re.search(r"(\d+)/(\d+) tests collected \((\d+) deselected\)", said)
     assert found is not None, said
-    assert len(chosen) > 0 and abs(len(chosen) * 2 - int(found[3])) <= 2
+    assert len(chosen) > 0 and abs(len(chosen) * 3 - int(found[3])) <= 3
     assert int(found[1]) - len(chosen) == said.count("tests/test_schemas.py::") > 0
-    assert "ERROR: expected FOURFOLD_SHARD to be a shard" in collected("4/3", "tests/test_schemas.py")
+    assert "ERROR: expected FOURFOLD_SHARD to be a shard" in collected("5/4", "tests/test_schemas.py")
+
+
+@pytest.mark.slow
+def test_a_file_of_slow_tests_is_in_one_shard_whichever_others_are_run() -> None:
+    def counts(shards: Iterable[str], *files: str) -> list[int]:
+        return [collected(each, *files).count("tests/test_types.py::") for each in shards]
+
+    among_others = counts(SHARDS, "tests/test_site.py", "tests/test_types.py")
+    (own,) = (each for each, count in zip(SHARDS, among_others, strict=True) if count)
+    assert counts([own], "tests/test_types.py") == [sum(among_others)] != [0]

@@ -18,6 +18,8 @@ from forked import Forks
 from machine import FORK, output_of
 from op_cases import CASES
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 
 

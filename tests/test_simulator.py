@@ -35,7 +35,7 @@ ORDERS = {"forward": {}, "reverse": {"GPUSIM_REVERSE": "1"}, "seeded": {"GPUSIM_
 # Their checks don't depend on the order.
 BUILDS_IN_ORDER = [(b, o) for b in BUILDS for o in ORDERS if o == "forward" or b not in ("address", "checked")]
 
-pytestmark = linux_only
+pytestmark = [linux_only, pytest.mark.slow]
 
 
 def compiler(build):

@@ -30,6 +30,8 @@ from fourfold.explaining import Explanation
 from machine import ROOT, missing, output_of
 from once import made_once
 
+pytestmark = pytest.mark.slow
+
 DOCS = ROOT / "docs"
 PROBED = "probe-"  # prefix of pages that tests add
 

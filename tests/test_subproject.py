@@ -16,7 +16,7 @@ import torch
 from configuring import CHOICES
 from machine import ROOT, linux_only, output_of, tool
 
-pytestmark = linux_only
+pytestmark = [linux_only, pytest.mark.slow]
 
 SOURCES = ROOT / "tests" / "subproject"
 SURROUNDINGS = {

@@ -8,6 +8,8 @@ import torch
 
 from configuring import configuring, copy_of_the_sources
 
+pytestmark = pytest.mark.slow
+
 MINE = ".".join(torch.__version__.split(".")[:2])
 
 

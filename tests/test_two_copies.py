@@ -13,7 +13,7 @@ import pytest
 import fourfold
 from machine import INSTALLED, LIBFOURFOLD, linux_only
 
-pytestmark = linux_only
+pytestmark = [linux_only, pytest.mark.slow]
 
 PACKAGE = Path(fourfold.__file__).parent
 

@@ -12,10 +12,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import fourfold
 import stubs
 from fourfold import functional
 from machine import ROOT, missing, output_of
+
+pytestmark = pytest.mark.slow
 
 PACKAGE = Path(fourfold.__file__).parent
 PROGRAM = ROOT / "tests" / "typed" / "user.py"

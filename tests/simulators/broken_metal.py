@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from case_table import sanitizer_environment
-from metal_programs import of_builds
+from metal_programs import by_sanitizer
 
 import simulated_metal
 
@@ -83,7 +83,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("mistake", of_builds({name: mistake.sanitizer for name, mistake in MISTAKES.items()}))
+@pytest.mark.parametrize("mistake", by_sanitizer({name: mistake.sanitizer for name, mistake in MISTAKES.items()}))
 def test_a_mistake_is_seen(mistake: str, tmp_path: Path) -> None:
     given = MISTAKES[mistake]
     metal = tmp_path / "metal"
@@ -146,6 +146,7 @@ def said_by(library: Path, calls: str) -> str:
     return done.stdout
 
 
+@pytest.mark.build("metal")
 def test_what_the_systems_compiler_says_reaches_the_user(tmp_path: Path) -> None:
     metal = tmp_path / "metal"
     shutil.copytree(simulated_metal.METAL, metal)
@@ -165,11 +166,13 @@ except RuntimeError as refusal:
 """
 
 
+@pytest.mark.build("metal")
 def test_float64_is_refused_in_a_sentence() -> None:
     sentence = "fourfold: Apple's GPUs do not compute in torch.float64; convert to torch.float32, or move to the CPU\n"
     assert said_by(simulated_metal.build(), FLOAT64) == sentence
 
 
+@pytest.mark.build("metal")
 def test_kernels_are_compiled_and_called_by_several_threads(tmp_path: Path) -> None:
     # A folder of its own, in which nothing is compiled yet.
     metal = tmp_path / "metal"

@@ -47,6 +47,11 @@ FEW_TYPES = "(test_values or test_autograd) and contiguous and (float32 or bfloa
 SHIFTED = f"shifted and float32 and test_raw_backward and not {TALL}"
 
 
+def variant(sanitizer: str, plain: str) -> str:
+    """The build with this sanitizer, or the plain one of CUDA's kernels or Metal's, as shards name it."""
+    return plain if sanitizer == "none" else sanitizer
+
+
 @dataclass(frozen=True)
 class Run:
     name: str
@@ -59,7 +64,7 @@ class Run:
     @property
     def variant(self) -> str:
         """Its build, for shards."""
-        return "warp64" if self.warp == 64 else self.sanitizer
+        return "warp64" if self.warp == 64 else variant(self.sanitizer, "metal" if self.metal else "plain")
 
     def build(self) -> Path:
         return simulated_metal.build(self.sanitizer) if self.metal else simulated.build(self.warp, self.sanitizer)
@@ -233,6 +238,7 @@ def kernels_in(library: Path) -> dict[int, str]:
     return found
 
 
+@pytest.mark.build("plain")
 @looks_at(WIDE)
 def test_wide_layers_hold(outcome_of) -> None:
     outcome = outcome_of(WIDE)
@@ -240,6 +246,7 @@ def test_wide_layers_hold(outcome_of) -> None:
     assert all(outcome.passed[operator] > 0 for operator in ("lltm", "lstm", "gru"))
 
 
+@pytest.mark.build("plain")
 @looks_at(RUNS[0], WIDE)
 def test_every_kernel_was_launched(outcome_of) -> None:
     """Every type and size of every template. Only the index type of elementwise kernels may differ: 64 bits are for
@@ -286,6 +293,7 @@ def metal_kernels() -> set[str]:
     return kernels | {f"strided_elementwise<{t}, {v}, {f}, unsigned int>" for f, t, v in formulas}
 
 
+@pytest.mark.build("metal")
 @looks_at(METAL_BY_TORCH)
 def test_metal_holds_with_torchs_products(outcome_of) -> None:
     outcome = outcome_of(METAL_BY_TORCH)
@@ -293,6 +301,7 @@ def test_metal_holds_with_torchs_products(outcome_of) -> None:
     assert all(outcome.passed[operator] > 0 for operator in ("lltm_cell", "lltm", "lstm", "gru", "mlp", "mlp_layers"))
 
 
+@pytest.mark.build("metal")
 @looks_at(METAL, METAL_BY_TORCH)
 def test_every_metal_kernel_was_launched(outcome_of) -> None:
     said = "".join(outcome_of(run).launches.read_text() for run in (METAL, METAL_BY_TORCH))

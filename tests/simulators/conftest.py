@@ -18,7 +18,7 @@ LONGEST = (RUNS[0], METAL)
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves the tests of other shards' builds out."""
-    others = [item for item in items if not all(shard.has(mark.args[0]) for mark in item.iter_markers("build"))]
+    others = [item for item in items if not all(any(map(shard.has, mark.args)) for mark in item.iter_markers("build"))]
     config.hook.pytest_deselected(items=others)
     items[:] = [item for item in items if item not in others]
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from case_table import REVERSE, sanitizer_environment
+from case_table import REVERSE, sanitizer_environment, variant
 from metal_language import refusals
 
 import shard
@@ -44,12 +44,15 @@ RUNS = {
 SEEDS = {"everything": range(60), "reverse order": range(90, 120), "ThreadSanitizer": range(8)}
 
 
-def of_builds(names: Mapping[str, str]) -> list[Any]:
-    """Parameters, and the build that each needs."""
-    return [pytest.param(name, marks=pytest.mark.build(build)) for name, build in names.items()]
+def by_sanitizer(names: Mapping[str, str]) -> list[Any]:
+    """Parameters, and the sanitizer that each needs."""
+    return [pytest.param(name, marks=pytest.mark.build(variant(each, "metal"))) for name, each in names.items()]
 
 
-BY_RUN = of_builds({name: run.sanitizer for name, run in RUNS.items()})
+BY_RUN = [
+    pytest.param("everything", marks=pytest.mark.build("metal", "checked")),
+    *by_sanitizer({name: run.sanitizer for name, run in RUNS.items() if name != "everything"}),
+]
 
 
 def said_by(run: Run, *command: object, **variables: str) -> tuple[int, str]:
@@ -103,6 +106,7 @@ def test_compiled_functions(name: str, sources: Path, record_property) -> None:
     assert passed is not None and int(passed[1]) >= len(expected) > 5
 
 
+@pytest.mark.build("metal")
 def test_samples_of_operators() -> None:
     code, said = pytest_of(Run(), tests=SAMPLES)
     assert code == 0 and (FULL or f"{len(SAMPLES)} passed" in said), said[-6000:]
@@ -118,12 +122,14 @@ def test_random_programs(name: str, sources: Path) -> None:
     assert code == 0 and f"{len(seeds)} programs" in said, said[-6000:]
 
 
+@pytest.mark.build("metal")
 def test_random_programs_with_long_rows(sources: Path) -> None:
     count, noted = 160 if FULL else 25, {"GPUSIM_SOURCES": str(sources)}
     code, said = said_by(Run(), "run_random_programs.py", simulated_metal.build(), 0, count, "--long", **noted)
     assert code == 0 and f"{count} programs" in said, said[-6000:]
 
 
+@pytest.mark.build("metal")
 def test_every_program_is_in_metals_language(sources: Path, tmp_path: Path) -> None:
     """The programs of the earlier runs, or of a run for this test."""
     if not sources.exists():
@@ -201,7 +207,7 @@ metal.Dialect.address = lambda self, index: metal.Expression(f"tensors_{index}")
 }
 
 
-@pytest.mark.parametrize("mistake", of_builds({name: run.sanitizer for name, (_, run, _) in MISTAKES.items()}))
+@pytest.mark.parametrize("mistake", by_sanitizer({name: run.sanitizer for name, (_, run, _) in MISTAKES.items()}))
 def test_a_mistake_in_what_is_printed_is_seen(mistake: str, tmp_path: Path) -> None:
     code, run, seen_as = MISTAKES[mistake]
     (tmp_path / "mistaken.py").write_text(code)
@@ -210,12 +216,14 @@ def test_a_mistake_in_what_is_printed_is_seen(mistake: str, tmp_path: Path) -> N
     assert re.search(seen_as, said), said[-4000:]
 
 
+@pytest.mark.build("metal")
 def test_a_program_is_left_to_torch_where_a_threadgroup_has_no_room() -> None:
     code, said = pytest_of(Run("statistics_of_2000", environment={"GPUSIM_METAL_THREADS": "128"}))
     assert code == 1
     assert re.search("expected threadgroups of [0-9]+ threads for fourfold_rows of a compiled program, but", said), said
 
 
+@pytest.mark.build("metal")
 def test_kernels_in_another_order_are_seen(tmp_path: Path) -> None:
     right, wrong = "encoder.use(pipelines_[k]);", "encoder.use(pipelines_[pipelines_.size() - 1 - k]);"
     metal = tmp_path / "metal"

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from case_table import REVERSE as REVERSED
-from case_table import sanitizer_environment
+from case_table import sanitizer_environment, variant
 from metal_language import refusals
 
 import backend_tools
@@ -114,8 +114,8 @@ RECORDED_IN = CHECKED if shard.has("checked") else PLAIN
 
 
 def parameter(setting: Setting) -> Any:
-    variant = "warp64" if setting.warp == 64 else setting.sanitizer
-    return pytest.param(setting, id=setting.name.replace(" ", "-"), marks=pytest.mark.build(variant))
+    build = "warp64" if setting.warp == 64 else variant(setting.sanitizer, "plain")
+    return pytest.param(setting, id=setting.name.replace(" ", "-"), marks=pytest.mark.build(build))
 
 
 def expect_success(done: subprocess.CompletedProcess) -> None:
@@ -134,6 +134,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
     return list(dict.fromkeys(found))
 
 
+@pytest.mark.build("plain", "checked")
 def test_programs(recorded: list[tuple[str, str]]) -> None:
     """Random programs and compiled functions, in a checked build if the shard has one; the run also records what the
     compilers below get."""
@@ -145,6 +146,7 @@ def test_random_programs_in_reverse_order_with_wide_warps() -> None:
     expect_success(WIDE_WARP.random(SEEDS, SEEDS + 30))
 
 
+@pytest.mark.build("plain")
 def test_random_programs_with_wide_indices() -> None:
     expect_success(PLAIN.random(0, 25, "--wide"))
 
@@ -175,6 +177,7 @@ def test_no_thread_races_with_another() -> None:
     expect_success(RACES.tests("test_gpu_programs.py", selection="races"))
 
 
+@pytest.mark.build("plain")
 def test_the_same_bits_in_any_order(tmp_path: Path) -> None:
     digests = set()
     for setting in ORDERS:
@@ -183,6 +186,7 @@ def test_the_same_bits_in_any_order(tmp_path: Path) -> None:
     assert len(digests) == 1
 
 
+@pytest.mark.build("plain")
 def test_a_sum_in_the_order_of_threads_has_other_bits(tmp_path: Path) -> None:
     """What the test above would find: values within the tolerance, from an order that isn't fixed."""
     digests = set()
@@ -217,7 +221,7 @@ def grids(recorded: list[tuple[str, str]], first: int = 0) -> Iterator[tuple[Gri
 
 
 @pytest.mark.parametrize(("major", "architecture"), [(m, a) for m, listed in NVRTC.items() for a in listed])
-@pytest.mark.sweep
+@pytest.mark.build("plain")
 def test_nvrtc(recorded: list[tuple[str, str]], major: str, architecture: str, tmp_path: Path) -> None:
     """No stack and no local memory; as many bytes loaded and stored as in the nest, with vectors as wide."""
     compiler, cuobjdump = Nvrtc(backend_tools.nvrtc(major)), backend_tools.cuobjdump()
@@ -235,7 +239,7 @@ def test_nvrtc(recorded: list[tuple[str, str]], major: str, architecture: str, t
 
 
 @pytest.mark.parametrize("architecture", gpu_functions.AMD)
-@pytest.mark.sweep
+@pytest.mark.build("plain")
 def test_hip(recorded: list[tuple[str, str]], architecture: str, tmp_path: Path) -> None:
     backend_tools.apt_packages()
     compiler = tool("clang++-19", "clang-19")
@@ -250,6 +254,7 @@ def test_hip(recorded: list[tuple[str, str]], architecture: str, tmp_path: Path)
         list(pool.map(check, enumerate(grids(recorded, first=gpu_functions.AMD.index(architecture)))))
 
 
+@pytest.mark.build("plain")
 def test_metals_language(recorded: list[tuple[str, str]], tmp_path: Path) -> None:
     def check(numbered: tuple[int, tuple[Grid, GridLayout]]) -> str:
         number, (grid, _) = numbered
