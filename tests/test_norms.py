@@ -165,12 +165,24 @@ def test_a_batch_norm_alone_is_torchs() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "backward"),
-    [((4, 6, 5, 5), True), ((4, 6), True), ((4, 6, 3), True), ((4, 6, 6, 6), True), ((4, 6, 7, 7), False)],
+    [
+        *(((4, 6, 5, 5), True), ((4, 6), True), ((4, 6, 3), True), ((4, 6, 6, 6), True), ((4, 6, 7, 7), False)),
+        ((1, 6, 5, 5), False),
+    ],
 )
 def test_channels_of_few_elements_are_torchs(shape: tuple[int, ...], backward: bool) -> None:
     layer = nn.BatchNorm2d(6) if len(shape) == 4 else nn.BatchNorm1d(6)
     record = compared(block(layer, F.silu, torch.float32, torch.float32), draw(*shape))
     assert (BACKWARD in targets(record)) == backward
+
+
+@pytest.mark.usefixtures("strict")
+@pytest.mark.parametrize("shape", [(4, 6, 2), (4, 6, 7), (4, 6, 3, 3), (4, 6, 2, 20)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_instance_norms_of_few_elements_are_programs(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    layer = (nn.InstanceNorm1d if len(shape) == 3 else nn.InstanceNorm2d)(6, affine=True)
+    record = compared(block(layer, F.relu, dtype, torch.float32), draw(*shape, dtype=dtype))
+    assert not {*BATCH_NORM, BACKWARD} & targets(record)
 
 
 @pytest.mark.parametrize("is_trained", [True, False])
