@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import re
 
-# Builds that are not in every shard. Of the simulator: CUDA's kernels without a sanitizer ("plain") and for warps of 64,
-# Metal's without a sanitizer ("metal"), and both with one ("checked", "thread"). And those for other platforms and for
-# the oldest CUDA. A line each for the shards of four, which take about the same time.
+# Builds that are not in every shard. Of the simulator: CUDA's kernels without a sanitizer ("plain") and for warps of
+# 64, Metal's without a sanitizer ("metal"), and both with one ("checked", "thread"). And those for other platforms and
+# for the oldest CUDA. A line each for the shards of four, which take about the same time.
 BUILDS = (
     ("plain", "Windows"),
     ("checked", "CUDA 12.8"),

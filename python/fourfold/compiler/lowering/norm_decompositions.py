@@ -14,7 +14,7 @@ from fourfold.compiler.views import hint
 
 aten = torch.ops.aten
 LOW = (torch.float16, torch.bfloat16)
-# With fewer elements of a channel in each of several images, torch's batch norm is faster. Measured with AVX2 in training
+# With fewer elements of a channel in each of several images, torch's batch norm is faster. Measured with AVX2, trained,
 # with ReLU. A single image's, as in an instance norm, lie together.
 FEWEST = 45
 
