@@ -12,6 +12,7 @@ from itertools import chain
 import pytest
 
 import shard
+from backend_report import Report
 from machine import ROOT
 
 SHARDS = ("1/4", "2/4", "3/4", "4/4")
@@ -62,3 +63,12 @@ def test_a_file_of_slow_tests_is_in_one_shard_whichever_others_are_run() -> None
     among_others = counts(SHARDS, "tests/test_site.py", "tests/test_types.py")
     (own,) = (each for each, count in zip(SHARDS, among_others, strict=True) if count)
     assert counts([own], "tests/test_types.py") == [sum(among_others)] != [0]
+
+
+def test_a_failure_is_reported_where_the_proof_is_another_shards() -> None:
+    report = Report(("gru", "lstm"))
+    report.leave("metal", "linked", "in another shard")
+    assert report.cell("gru", "metal", "linked") == ("-", "in another shard")
+    report.refuse("metal", "linked", "it does not link", ["gru"])
+    assert report.cell("gru", "metal", "linked") == ("no", "it does not link")
+    assert report.cell("lstm", "metal", "linked")[0] == "-"
