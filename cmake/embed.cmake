@@ -3,6 +3,7 @@
 #   cmake -DINPUT=nest.cuh -DOUTPUT=cuda.cuh -DINCLUDES=cuda:cpp -P embed.cmake
 #   cmake -DINPUT=elementwise.metal -DOUTPUT=... -DNAME=softshrink_shaders -DINCLUDES=metal:cpp [-DFORMULA=...] -P embed.cmake
 # FORMULA replaces FOURFOLD_FORMULA_FILE.
+cmake_minimum_required(VERSION 3.24)  # a script with -P has no project, whose policies it would have
 string(REPLACE ":" ";" INCLUDES "${INCLUDES}")
 
 # Appends the file's text, with each #include "..." replaced by that file's text. Respects `#pragma once`.

@@ -1,5 +1,7 @@
 # The digest of libfourfold's sources. A build that uses an existing library compares its own digest with the library's
 # (cmake/built_library.cmake). The Python modules, and sources that only they compile, are not included.
+cmake_minimum_required(VERSION 3.24)  # it also runs as a script, without a project's policies
+
 function(fourfold_source_digest root digest)
   fourfold_library_sources("${root}" files)
   set(lines)

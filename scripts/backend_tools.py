@@ -1,8 +1,10 @@
-"""The compilers of the GPU kernels: finds them, installs them if possible, or names what is missing.
+"""The compilers of the GPU kernels, and the oldest CMake: finds them, installs them if possible, or names what is
+missing.
 
     python scripts/backend_tools.py
 
-prints the path of nvcc, and its progress on stderr. Also provides cuobjdump and NVRTC, which tests look for.
+prints the path of nvcc, and its progress on stderr. Also provides cuobjdump, NVRTC and the oldest CMake, which tests
+look for.
 """
 
 import contextlib
@@ -60,6 +62,7 @@ MACOS = "14.0"  # the oldest version with wheels
 ZIG = ("ziglang==0.17.1",)
 TORCH_FOR_MACOS = {"2.10.0": "macosx_11_0_arm64", "2.15.0": "macosx_14_0_arm64"}
 TORCH_FOR_WINDOWS = ("torch==2.10.0",)
+OLDEST_CMAKE = ("cmake==3.24.*",)  # CMakeLists.txt requires it
 # It lists the selectors of Apple's frameworks.
 PYOBJC_METAL = ("pyobjc-framework-Metal==12.2.2",)
 
@@ -271,6 +274,15 @@ def nvrtc(major: str, fetch: bool = True) -> Path:
     return packages / "nvidia" / library
 
 
+def oldest_cmake(fetch: bool = True) -> Path:
+    """The oldest CMake that the sources support."""
+    packages = WORK / "cmake-oldest"
+    if not fetch and not packages.exists():
+        raise Refused("scripts/backend_tools.py has not fetched the oldest CMake")
+    python_packages(packages, OLDEST_CMAKE)
+    return packages / "cmake" / "data" / "bin" / "cmake"
+
+
 def nvcc_version(nvcc: Path) -> str:
     return re.search(r"release (\d+\.\d+)", output(nvcc, "--version")).group(1)
 
@@ -292,7 +304,8 @@ def main() -> None:
     apt_packages()
     try:
         with ThreadPoolExecutor() as pool:
-            others = [pool.submit(cuobjdump), *(pool.submit(nvrtc, major) for major in NVRTC)]
+            others = [pool.submit(fetched) for fetched in (cuobjdump, oldest_cmake)]
+            others += [pool.submit(nvrtc, major) for major in NVRTC]
             print(nvcc())
         for each in others:
             each.result()

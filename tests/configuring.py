@@ -33,9 +33,9 @@ def configuring(folder):
         missing("this test needs pybind11: pip install -r requirements-build.txt")
     surroundings = {name: value for name, value in os.environ.items() if name not in CHOICES}
 
-    def run(*options, source=ROOT, python=sys.executable, **environment):
+    def run(*options, source=ROOT, python=sys.executable, cmake=None, **environment):
         command = [
-            *(tool("cmake", "cmake"), "-S", source, "-B", folder, "-G", "Ninja"),
+            *(cmake or tool("cmake", "cmake"), "-S", source, "-B", folder, "-G", "Ninja"),
             f"-DCMAKE_MAKE_PROGRAM={tool('ninja', 'ninja')}",
             f"-DPython_EXECUTABLE={python}",
             "-DFOURFOLD_CUDA=OFF",
