@@ -15,12 +15,17 @@ PLATFORMS = (
 LLVMLITE = f"llvmlite>=0.50; python_version < '3.15' and ({' or '.join(f'({platform})' for platform in PLATFORMS)})"
 
 
-def dynamic_metadata(field: str, settings: Mapping[str, object] | None = None, *_: object) -> list[str]:
-    if field != "dependencies" or settings:
-        raise ValueError(f"expected the field dependencies without settings, but got {field} with {settings}")
+def dynamic_metadata(settings: Mapping[str, object], project: Mapping[str, object]) -> dict[str, list[str]]:
+    if settings:
+        raise ValueError(f"dependencies: expected no settings, but got {settings}")
     # llvmlite has no wheels for a Python without a GIL, which no environment marker can express.
     has_gil = not sysconfig.get_config_var("Py_GIL_DISABLED")
-    return [TORCH, LLVMLITE] if has_gil and not without_extension() else [TORCH]
+    return {"dependencies": [TORCH, LLVMLITE] if has_gil and not without_extension() else [TORCH]}
+
+
+def dynamic_wheel(settings: Mapping[str, object]) -> dict[str, bool]:
+    """A wheel's dependencies can differ from those in the source distribution's metadata."""
+    return {"dependencies": True}
 
 
 def without_extension() -> bool:

@@ -49,14 +49,16 @@ def scripts(first: set[Path]) -> set[Path]:
 def packaging() -> set[str]:
     configuration = ("pyproject.toml", "cibuildwheel.toml", ".github/workflows/wheels.yml")
     text = "".join(read(ROOT / name) for name in configuration)
-    project, build = PROJECT["project"], PROJECT["tool"]["scikit-build"]
-    plain = [name for override in build["overrides"] for name in override["wheel"]["force-include"]]
+    project, tool = PROJECT["project"], PROJECT["tool"]
+    wheels = [override.get("wheel", {}) for override in tool["scikit-build"]["overrides"]]
+    plain = [name for wheel in wheels for name in wheel.get("force-include", ())]
     named = {*configuration, project["readme"], *project["license-files"], *plain}
     named |= set(re.findall(r"\brequirements-\w+\.txt\b", text))
     files = set(cmake_files())
     run = {path for path in files if path.parent == SCRIPTS}
     run |= {ROOT / name for name in re.findall(r"\bscripts/\w+\.py\b", text)}
-    run.add(SCRIPTS / f"{build['metadata']['dependencies']['provider']}.py")
+    providers = [entry["provider"] for entry in tool["dynamic-metadata"]]
+    run |= {ROOT / provider["path"] / f"{provider['module']}.py" for provider in providers}
     return named | {path.relative_to(ROOT).as_posix() for path in files | scripts(run)}
 
 
