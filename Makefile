@@ -127,5 +127,5 @@ $(STAMPS)/settings: force $(STAMPS)/venv
 # -v shows the summary of the configure step. --no-deps: the dependencies are installed already, at their pinned
 # versions.
 $(STAMPS)/build: $(BUILD_INPUTS) $(STAMPS)/packages $(STAMPS)/settings
-	FOURFOLD_CPU_LEVELS=$${FOURFOLD_CPU_LEVELS:-AUTO} $(RUN) -m pip install -v --no-build-isolation --no-deps --editable .
+	$(RUN) -m pip install -v --no-build-isolation --no-deps --editable .
 	touch $@

@@ -3,10 +3,11 @@
     python scripts/wheel.py [--torch-index URL] [--other-torch-python PYTHON] [-- pytest's arguments]
 
 The Python that runs this needs what PINNED lists; `make wheel` installs it. If there is an nvcc, the wheel has kernels
-for the usual GPUs, whatever this machine has; TORCH_CUDA_ARCH_LIST selects others. It has gradients in C++ for every
-minor version of torch, whose headers the build fetches; FOURFOLD_TORCH_HEADERS=OFF restricts it to the installed torch.
-It has bitcode, which needs Clang, from ziglang or elsewhere; FOURFOLD_BITCODE=OFF leaves it out. FOURFOLD_LIBRARY names
-the folder of a library that scripts/build_library.py built: then only the modules are compiled.
+for the usual GPUs, whatever this machine has; TORCH_CUDA_ARCH_LIST selects others. It has all CPU levels;
+FOURFOLD_CPU_LEVELS=AUTO restricts it to those of this machine. It has gradients in C++ for every minor version of
+torch, whose headers the build fetches; FOURFOLD_TORCH_HEADERS=OFF restricts it to the installed torch. It has bitcode,
+which needs Clang, from ziglang or elsewhere; FOURFOLD_BITCODE=OFF leaves it out. FOURFOLD_LIBRARY names the folder of a
+library that scripts/build_library.py built: then only the modules are compiled.
 """
 
 import argparse
@@ -34,6 +35,7 @@ def build() -> Path:
         old.unlink()
     os.environ.setdefault("MACOSX_DEPLOYMENT_TARGET", MACOS)  # for the build and the repair
     settings = {
+        "FOURFOLD_CPU_LEVELS": os.environ.get("FOURFOLD_CPU_LEVELS") or "ON",
         "FOURFOLD_TORCH_HEADERS": os.environ.get("FOURFOLD_TORCH_HEADERS") or "ON",
         "FOURFOLD_BITCODE": os.environ.get("FOURFOLD_BITCODE") or "ON",
         "TORCH_CUDA_ARCH_LIST": os.environ.get("TORCH_CUDA_ARCH_LIST") or "Common",

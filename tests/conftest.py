@@ -27,6 +27,7 @@ if library := os.environ.get("FOURFOLD_SIMULATED_PROGRAMS"):
 # nothing is compiled yet.
 LONG = (
     "test_modules_print_themselves",
+    "test_the_first_command",
     "test_the_path_in_python",
     "test_operators_run_on_an_older_cpu[core2duo",
     "test_values_on_a_lower_level",

@@ -179,7 +179,7 @@ def test_the_library_is_configured_as_pip_would(monkeypatch, tmp_path):
         "FOURFOLD_LIBRARY",
         "FOURFOLD_TORCH_HEADERS",
     }
-    assert (given["FOURFOLD_CUDA"], given["FOURFOLD_HIP"], given["FOURFOLD_CPU_LEVELS"]) == ("ON", "AUTO", "ON")
+    assert (given["FOURFOLD_CUDA"], given["FOURFOLD_HIP"], given["FOURFOLD_CPU_LEVELS"]) == ("ON", "AUTO", "AUTO")
     assert given["FOURFOLD_PYTHON"] == "OFF" and configured[-1] == "-DCMAKE_BUILD_TYPE=Debug"
     assert f"-DCMAKE_INSTALL_PREFIX={tmp_path}" in configured
     assert built[1] == "--build" and installed[-3:] == ["--component", "fourfold", "--strip"]

@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 import repair_wheel
+import wheel as wheel_script
 import wheel_checks
 import wheel_tests
 from machine import ROOT, linux_only, output_of, tool
+from test_metadata import tomllib
 from wheel_archive import FIRST_OF_ZIP, moment, normalise
 
 MACHINE = platform.machine()
@@ -299,3 +301,18 @@ def test_wheels_are_for_every_python_that_is_allowed(system, processor):
     assert not {"cp38", "cp39", "cp313t"} & {python for python, _ in found}
     assert {where for _, where in found} == {f"{'macosx' if system == 'macos' else 'manylinux'}_{processor}"}
     assert not re.search(r"cp3\d\d", re.sub(r"skip = .*|/opt/python/\S+", "", (ROOT / "cibuildwheel.toml").read_text()))
+
+
+def test_wheels_have_every_level_and_module_whatever_the_default(tmp_path, monkeypatch):
+    """pip's own builds are for one machine and its torch."""
+    every = {"FOURFOLD_CPU_LEVELS": "ON", "FOURFOLD_TORCH_HEADERS": "ON"}
+    released = tomllib.loads((ROOT / "cibuildwheel.toml").read_text())["tool"]["cibuildwheel"]["environment"]
+    assert every.items() <= released.items()
+    asked = []
+    monkeypatch.setattr(wheel_script, "ROOT", tmp_path)
+    monkeypatch.setattr(wheel_script, "run", lambda *_, env: asked.append(env) or make(tmp_path / "build" / "wheel"))
+    monkeypatch.setattr(wheel_script, "repair", lambda *_: None)
+    for name in every:
+        monkeypatch.delenv(name, raising=False)
+    wheel_script.build()
+    assert every.items() <= asked[0].items()

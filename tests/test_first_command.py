@@ -1,0 +1,50 @@
+"""README's first command, `pip install .`, where there are a Python, a C++ compiler, the oldest CMake and a package
+index, and nothing else: no packages, no settings."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from backend_tools import OLDEST_CMAKE
+from configuring import CHOICES, copy_of_the_sources
+from machine import ROOT, output_of, tool
+from test_oldest_cmake import oldest
+from test_readme import EXAMPLES
+
+pytestmark = pytest.mark.slow
+
+OWN = ("CXXFLAGS", "LDFLAGS", "CMAKE_ARGS", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", *CHOICES)
+
+
+@pytest.fixture
+def surroundings(tmp_path: Path) -> dict[str, str]:
+    """The environment, with the tested versions as constraints: of the installed packages, and of those that pip
+    builds with. Newer versions of pip read the second variable."""
+    pins = shutil.copy(ROOT / "requirements-build.txt", tmp_path / "pins.txt")  # a path without spaces
+    kept = {k: v for k, v in os.environ.items() if k not in OWN and not k.startswith("FOURFOLD_")}
+    index = {"PIP_EXTRA_INDEX_URL": os.environ["TORCH_INDEX"]} if os.environ.get("TORCH_INDEX") else {}
+    path = f"{oldest().parent}{os.pathsep}{Path(tool('c++', 'g++')).parent}{os.pathsep}/usr/bin:/bin"
+    return kept | index | {"PATH": path, "PIP_CONSTRAINT": str(pins), "PIP_BUILD_CONSTRAINT": str(pins)}
+
+
+def test_the_first_command_installs_what_the_examples_need(tmp_path: Path, surroundings: dict[str, str]) -> None:
+    assert "\npip install .\n" in (ROOT / "README.md").read_text()
+    source = copy_of_the_sources(tmp_path / "a clone")
+    shutil.copytree(ROOT / "python", source / "python", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    output_of(sys.executable, "-m", "venv", tmp_path / "bare")
+    python = tmp_path / "bare" / "bin" / "python"
+    said = output_of(python, "-m", "pip", "install", "-v", ".", cwd=source, env=surroundings)
+    assert f"using CMake {OLDEST_CMAKE[0].partition('==')[2].removesuffix('*')}" in said, said
+    info = output_of(python, "-m", "fourfold", "info", cwd=tmp_path, env=surroundings)
+    assert "C++, compiled for torch" in info and "deprecated" not in said
+    # Without NumPy, of which torch would complain.
+    examples = "\n".join(["import importlib.util", "assert not importlib.util.find_spec('numpy')", *EXAMPLES])
+    printed = output_of(python, "-c", examples, cwd=tmp_path, env=surroundings)
+    assert "Failed to initialize NumPy" not in printed
