@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -49,6 +50,54 @@ def test_errors_name_the_line() -> None:
 
     with pytest.raises(RuntimeError, match=r"can't be traced at .*test_scan_errors.py:\d+, .if h.sum\(\) > 0:"):
         fourfold.scan(branches, init, xs)
+
+
+HERE = rf" at {re.escape(__file__)}:\d+, "
+
+
+def on_lines(h: Tensor, x: Tensor) -> Any:
+    h = torch.lerp(
+        h,
+        x,
+        0.5,
+    )
+    return h, x
+
+
+CELL = torch.nn.GRUCell(H, H)
+
+
+@pytest.mark.parametrize(
+    ("step", "shape", "message"),
+    [
+        # It hands its input on, so no line of its own computes it.
+        (lambda h, x: (x, h), (T, B, H + 1), r"got float32 of shape \(3, 6\) at .*'\(lambda h, x: \(x, h\).*'$"),
+        (lambda h, x: (CELL(x, h), h), (T, B + 1, H), r"can't be traced at .*'\(lambda h, x: \(CELL.*batch size"),
+        (lambda h, x: (h.unheard_of, h), (T, B, H), "can't be traced at .*'.*unheard_of, h.*': .*unheard_of"),
+        (lambda h, x: (h[:, 99], h), (T, B, H), r"can't be traced at .*'.*99.*': index 99 is out of bounds [\w ]+$"),
+        (on_lines, (T, B + 1, H), r"'h = torch.lerp\(\.\.\.\)': RuntimeError: .*[^.]$"),
+    ],
+)
+def test_lines_are_the_steps_own(step: Callable[..., Any], shape: tuple[int, ...], message: str) -> None:
+    """Not one of this package or of torch."""
+    with pytest.raises((RuntimeError, ValueError), match=f"^scan: .*{message}") as raised:
+        fourfold.scan(step, torch.zeros(B, H), torch.randn(shape))
+    assert len(re.findall(HERE, str(raised.value))) == 1 and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("step", [lambda h, x: (CELL(x, h), h), lambda h, x: (h + x, h), lambda h, x: (x, h)])
+def test_a_batch_first_sequence_has_its_remedy(step: Callable[..., Any]) -> None:
+    message = f"; xs has {B} steps, and the carry as many rows: if xs is batch-first, pass dim=1$"
+    init, xs = torch.zeros(B, H), torch.randn(B, T, H)
+    with pytest.raises((RuntimeError, ValueError), match=message):
+        fourfold.scan(step, init, xs)
+    fourfold.scan(step, init, xs, dim=1)
+
+
+def test_the_structure_of_a_carry_is_shown_the_same_in_python() -> None:
+    xs = torch.randn(T, H)
+    with pytest.raises(TypeError, match=r"return a carry like init, tensor, but got \(tensor, tensor\)$"):
+        torch.func.vmap(lambda h: fourfold.scan(lambda h, x: ((h, h), x), h, xs))(torch.zeros(B, H))
 
 
 def test_a_symbolic_size_is_its_number() -> None:
@@ -159,7 +208,7 @@ def test_errors_of_the_graph_say_what_is_wrong(monkeypatch: pytest.MonkeyPatch) 
         raise RuntimeError("a reason")
 
     monkeypatch.setattr(function, "halves_of", fails)
-    with pytest.raises(RuntimeError, match="scan: the step can't be traced: RuntimeError: a reason"):
+    with pytest.raises(RuntimeError, match="scan: the step can't be traced at .*: RuntimeError: a reason"):
         fourfold.scan(lambda h, x: (h + x, x), torch.zeros(B), torch.randn(T, B))
 
 

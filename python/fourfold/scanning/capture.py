@@ -38,14 +38,15 @@ WARNING_OF_GRAD = "The .grad attribute of a Tensor"  # of one that is no leaf
 
 @dataclass(frozen=True)
 class Call:
-    """A call of scan. carries: the initial tensors; xs: tensors with time as the first dimension. runs_again: whether
-    the backward runs the steps again. read: for a step that leaves values outside, what it reads from outside, each
-    value with Dynamo's expression for its source."""
+    """A call of scan. carries: the initial tensors; xs: tensors with time as the first dimension. step: what errors
+    name. runs_again: whether the backward runs the steps again. read: for a step that leaves values outside, what it
+    reads from outside, each value with Dynamo's expression for its source."""
 
     carries: Sequence[Tensor]
     xs: Sequence[Tensor]
     steps: int
     reverse: bool
+    step: object = None
     runs_again: bool = False
     read: list[tuple[str, object]] = field(default_factory=list)
     traced: list[Captured] = field(default_factory=list)  # during this call

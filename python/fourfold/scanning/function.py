@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx import Node
 
 from fourfold.compiler import runtime
 from fourfold.compiler.compiled import Compiled
@@ -20,6 +18,7 @@ from fourfold.scanning import record
 from fourfold.scanning.capture import Call, Captured
 from fourfold.scanning.fission import Kind, draws
 from fourfold.scanning.halves import Refused, StepGraph, finish, halves_of
+from fourfold.scanning.lines import hint_of_batch, line_of
 from fourfold.scanning.sequence import RunsInLoop, Whole, whole_of
 
 
@@ -48,11 +47,14 @@ def check_states(captured: Captured, call: Call) -> None:
         old, node = olds.get(k, call.carries[k]), results[index]
         new = node.meta["example_value"]
         if not has_hints(new):
-            raise RunsInPython(f"the size of leaf {k} of the new carry depends on data{line_of(node.args[0])}")
+            raise RunsInPython(
+                f"the size of leaf {k} of the new carry depends on data{line_of(node.args[0], call.step)}"
+            )
         if new.dtype != old.dtype or new.dim() != old.dim() or not all(map(are_equal, new.shape, old.shape)):
             raise ValueError(
                 f"scan: expected the step to return leaf {k} of the carry as {described(old)}, like the one that it "
-                f"takes, but got {described(new)}{line_of(node.args[0])}{start_for(old, new)}"
+                f"takes, but got {described(new)}{line_of(node.args[0], call.step)}"
+                f"{start_for(old, new) or hint_of_batch(call)}"
             )
 
 
@@ -70,12 +72,6 @@ def start_for(old: Tensor, new: Tensor) -> str:
     """What to pass as init in place of one number."""
     size = tuple(map(hint, new.shape))
     return f"; to start with zeros, pass torch.zeros({size}) in init" if not old.dim() and new.dim() else ""
-
-
-def line_of(node: Node) -> str:
-    """The line of the step that computes it."""
-    frames = re.findall(r'File "(.+)", line (\d+), in .*\n\s*(.+)', node.meta.get("stack_trace") or "")
-    return " at {}:{}, {!r}".format(*frames[-1]) if frames else ""
 
 
 FUNCTION = torch.ops.higher_order.autograd_function_apply

@@ -14,7 +14,8 @@ from fourfold.compiler import fallback
 from fourfold.compiler.options import Options
 from fourfold.compiler.support import is_tensor
 from fourfold.scanning.capture import Call, Captured, is_differentiable
-from fourfold.scanning.function import RunsInPython, line_of, recurrence_of
+from fourfold.scanning.function import RunsInPython, recurrence_of
+from fourfold.scanning.lines import line_of
 
 SCAN = torch.ops.higher_order.scan
 VALUE = "example_value"  # of a node of a captured graph

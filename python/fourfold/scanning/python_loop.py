@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from fourfold.scanning.structure import Structure, expect_pair
+from fourfold.scanning.structure import Structure, expect_pair, shown
 
 
 def python_loop(
@@ -35,5 +35,8 @@ def python_loop(
     ys = [None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True)]
     leaves, carry_spec = pytree.tree_flatten(carry)
     if carry_spec != structure.carry_spec:
-        raise TypeError(f"scan: expected the step to return a carry {structure.carry_spec}, but got {carry_spec}")
+        raise TypeError(
+            f"scan: expected the step to return a carry like init, {shown(structure.carry_spec)}, but got "
+            f"{shown(carry_spec)}"
+        )
     return [leaf for leaf in leaves if leaf is not None], ys, spec

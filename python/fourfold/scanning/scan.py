@@ -18,6 +18,7 @@ from fourfold.compiler import fallback
 from fourfold.compiler.options import Options
 from fourfold.scanning import capture, record
 from fourfold.scanning.function import RunsInPython, recurrence_of
+from fourfold.scanning.lines import hint_of_batch, line_of_error
 from fourfold.scanning.python_loop import python_loop
 from fourfold.scanning.structure import Structure, expect_pair, filled, shown
 
@@ -198,7 +199,7 @@ def run(
     runs_again: bool = False,
 ) -> tuple[list[Tensor], list[Tensor | None], pytree.TreeSpec]:
     """The last carry's leaves, the results' leaves and the results' structure."""
-    call = capture.Call(carries, sequences, steps, reverse, runs_again)
+    call = capture.Call(carries, sequences, steps, reverse, step, runs_again)
     record.called(step, structure, call)
     try:
         return capture.trace(step, structure, call, backend)
@@ -207,8 +208,12 @@ def run(
         code = capture.code_of(step)
         fallback.report(f"the scan of {code.co_name} ({code.co_filename}:{code.co_firstlineno})", reason)
         return python_loop(step, structure, carries, sequences, steps, reverse)
-    except torch._dynamo.exc.TorchDynamoException as error:
-        raise RuntimeError(f"scan: the step can't be traced{explained(error)}{hint_of(structure)}") from error
+    except Exception as error:
+        if not isinstance(error, torch._dynamo.exc.TorchDynamoException) and OF_THE_STEP not in str(error):
+            raise
+        why = explained(error, step)
+        hint = hint_of(structure) or (hint_of_batch(call) if OF_SHAPES.search(why) else "")
+        raise RuntimeError(f"scan: the step can't be traced{why}{hint}") from error
 
 
 def checkpointed(
@@ -300,15 +305,15 @@ def raising(error: Exception) -> Callable[..., object]:
 
 # Dynamo's messages about control flow and sizes that depend on a tensor's value, and about a failed operator.
 OF_VALUES = re.compile(r"data-dependent|data dependent|GuardOnDataDependent", re.IGNORECASE)
+OF_THE_STEP = "\n\nfrom user code:"  # begins what Dynamo appends, also to errors of other types
+OF_SHAPES = re.compile(r": .*\b(sizes?|shapes?|dim\w*|broadcast\w*)\b", re.IGNORECASE)
 FAILED = re.compile(r"\b(?:got|raised exception) (\w+)\((['\"])(.+)\2,?\)")
 
 
-def explained(error: Exception) -> str:
+def explained(error: Exception, step: object) -> str:
     """The step's line and Dynamo's reason, as the end of an error message."""
-    stack = getattr(error, "real_stack", None)
-    frames = [frame for frame in stack or () if frame.filename != capture.__file__]
-    at = f" at {frames[-1].filename}:{frames[-1].lineno}, {frames[-1].line!r}" if frames else ""
-    said = [line.strip() for line in str(error).splitlines() if line.strip()]
+    at = line_of_error(error, step)
+    said = [line.strip() for line in str(error).partition(OF_THE_STEP)[0].splitlines() if line.strip()]
     if said and re.fullmatch(r"backend='.*' raised:", said[0]):  # Dynamo's prefix for errors of the backend
         del said[0]
     return f"{at}: {reason_of(said) if said else type(error).__name__}"
@@ -326,7 +331,8 @@ def reason_of(said: Sequence[str]) -> str:
     for line in said:
         if found := FAILED.search(line):
             text = re.sub(r"s\d+: hint = (\d+)", r"\1", found[3])  # a symbolic size
-            return f"{found[1]}: {text}".replace("FakeTensor", "Tensor").replace("immutable_list", "list")
+            text = text.removesuffix(".").replace("FakeTensor", "Tensor").replace("immutable_list", "list")
+            return f"{found[1]}: {text}"
     explanations = [line.removeprefix("Explanation: ") for line in said if line.startswith("Explanation: ")]
     return ": ".join([said[0], *explanations[:1]]).removesuffix(".")
 
