@@ -89,6 +89,19 @@ torch.device("cpu")
     assert "Failed to initialize NumPy" in then[0]
 
 
+def test_import_without_numpy_is_silent():
+    """If this package imports torch: torch's own import warns."""
+    code = """
+import sys
+sys.modules["numpy"] = None
+import fourfold
+from fourfold.cli import main
+sys.exit(main(["info"]))
+"""
+    done = run_python(code)
+    assert (done.returncode, done.stderr) == (0, "") and "cpu" in done.stdout.lower()
+
+
 ANOTHER_TORCH = """
 import sys, torch
 torch.__version__ = torch.torch_version.TorchVersion("2.99.0")

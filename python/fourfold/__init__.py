@@ -7,9 +7,13 @@ if _cmake.asked_for_alone():
 _waiting.prepare_demo()
 
 import importlib as _importlib
+import warnings as _warnings
 from typing import TYPE_CHECKING
 
-import torch as _torch
+with _warnings.catch_warnings():
+    # torch's import warns if there is no NumPy, which neither package needs.
+    _warnings.filterwarnings("ignore", "Failed to initialize NumPy")
+    import torch as _torch
 
 _TORCH_MINIMUM = (2, 10)
 
