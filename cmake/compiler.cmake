@@ -13,7 +13,8 @@ if(NOT CMAKE_CXX_COMPILER)
   endif()
   message(FATAL_ERROR
     "fourfold needs a C++20 compiler and found none${_asked_for}. Install one (Debian, Ubuntu: apt-get install g++) or "
-    "set the environment variable CXX to the compiler to use.")
+    "set the environment variable CXX to the compiler to use. `FOURFOLD_NO_EXTENSION=1 pip install .` needs no compiler, "
+    "and installs plain PyTorch code.")
 endif()
 enable_language(CXX)
 

@@ -34,8 +34,8 @@ except ImportError as error:
     if str(error).startswith("fourfold: "):  # the message is complete
         raise
     raise ImportError(
-        f"fourfold's compiled library could not be loaded under torch {_torch.__version__}: {error}. Reinstall it: "
-        "pip install --force-reinstall --no-deps fourfold (from a source tree: pip install --no-build-isolation .)"
+        f"fourfold's compiled library could not be loaded under torch {_torch.__version__}: {error}; "
+        f"{_cmake.REINSTALL} (without a C++ compiler, set FOURFOLD_NO_EXTENSION=1 for a package in plain PyTorch)"
     ) from error
 
 from fourfold import _health

@@ -1,8 +1,11 @@
-"""Finds the CMake package for C++ programs."""
+"""Finds the CMake package for C++ programs; needs no torch, nor a complete installation."""
 
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+
+# No release is published, so the sources are what everyone has.
+REINSTALL = "reinstall it, in its source tree: pip install --force-reinstall --no-deps ."
 
 
 def asked_for_alone() -> bool:
@@ -16,8 +19,7 @@ def print_folder() -> int:
     package = Path(found.origin).parent / "share" / "cmake" / "fourfold" if found and found.origin else None
     if package is None or not (package / "fourfoldConfig.cmake").exists():
         print(
-            "python -m fourfold: this copy of fourfold has no CMake package; reinstall it: pip install "
-            "--force-reinstall --no-deps fourfold",
+            f"python -m fourfold: this copy of fourfold has no CMake package; {REINSTALL}",
             file=sys.stderr,
         )
         return 2

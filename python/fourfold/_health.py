@@ -2,7 +2,7 @@
 
 import torch
 
-from fourfold import _C
+from fourfold import _C, _cmake
 
 
 def check() -> None:
@@ -12,8 +12,7 @@ def check() -> None:
     if missing:
         raise ImportError(
             f"fourfold {info['version']} (built with torch {info['torch_version']}) loaded under torch "
-            f"{torch.__version__}, but these operators are not registered: {', '.join(missing)}. Reinstall it: "
-            "pip install --force-reinstall --no-deps fourfold"
+            f"{torch.__version__}, but these operators are not registered: {', '.join(missing)}; {_cmake.REINSTALL}"
         )
     try:
         _C.cpu_capability()

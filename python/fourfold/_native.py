@@ -9,7 +9,7 @@ from types import ModuleType
 
 import torch
 
-from fourfold import _C
+from fourfold import _C, _cmake
 
 VERSION = ".".join(torch.__version__.split(".")[:2])
 SWITCH = "FOURFOLD_GRADIENTS"
@@ -72,9 +72,8 @@ def expect_library(caller: str) -> None:
     """Raises ImportError in the plain package, for callers that need the compiled library."""
     if PLAIN:
         raise ImportError(
-            f"{caller}: expected fourfold's compiled library, but this installation was {PLAIN}; install one that has "
-            "it: pip install --force-reinstall --no-deps fourfold (from a source tree, with a C++ compiler: "
-            "pip install --no-build-isolation .)"
+            f"{caller}: expected fourfold's compiled library, but this installation was {PLAIN}; unset the variable "
+            f"and {_cmake.REINSTALL}, with a C++ compiler"
         )
 
 
@@ -85,7 +84,7 @@ def enable_gradients() -> None:
     elif PLAIN:
         return  # torch computes the gradients, and the first call warns
     elif os.environ.get(SWITCH, "") == "":
-        mend = "build fourfold for this torch, in its source tree: pip install --no-build-isolation ."
+        mend = f"{_cmake.REINSTALL}, which compiles for this torch"
         if versions := [version for version in _versions() if version != VERSION]:
             mend = f"install a torch that it was built for ({', '.join(versions)}), or {mend}"
         # At the line that imports fourfold.

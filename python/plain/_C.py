@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from fourfold import _cmake
+
 PLAIN = "built with FOURFOLD_NO_EXTENSION=1, without fourfold's compiled library"
 _STATE = "bool reverse=False, Tensor? batch_sizes=None, Tensor? reset=None"
 _CALL = f"{_STATE}, Tensor? prepacked=None, bool allow_tf32=False, bool save_for_backward=True"
@@ -97,7 +99,7 @@ def serve_nests(served: bool) -> None:
 def _warn() -> None:
     warnings.warn(
         "fourfold computes its operators as plain torch, which is slower: this installation was "
-        f"{PLAIN}; install a wheel, or build it with a C++ compiler: pip install --no-build-isolation .",
+        f"{PLAIN}; with a C++ compiler, unset the variable and {_cmake.REINSTALL}",
         stacklevel=2,
     )
 
