@@ -183,9 +183,9 @@ def is_over_innermost(node: Node) -> bool:
 def are_many_side_by_side(node: Node) -> bool:
     """Whether a reduction has many columns, and many of its rows are adjacent in memory."""
     x = node.args[0].meta["val"]
-    if not has_hints(x):
-        return False
     columns = reduced_dims(ROWS[node.target].dims(*node.args, **node.kwargs), x.dim())
+    if not columns or not has_hints(x):
+        return False
     order = memory_order(x)
     rows = order[1 + max(map(order.index, columns)) :]
     return all(math.prod(hint(x.shape[d]) for d in dims) >= MANY for dims in (rows, columns))

@@ -270,10 +270,11 @@ def agree(dims: Dims, whole: Dims) -> bool:
 
 
 def reduced_dims(dims: object, count: int) -> list[int]:
+    """Which of a tensor's dimensions are reduced; none if one is out of range, as torch traces softmax."""
     if dims is None or isinstance(dims, Sequence) and not dims:
         return list(range(count))
     given = dims if isinstance(dims, Sequence) else [dims]
-    return sorted({d % max(count, 1) for d in given})
+    return sorted({d % count for d in given}) if all(-count <= d < count for d in given) else []
 
 
 def covers_innermost(dims: list[int], tensor: torch.Tensor) -> bool:

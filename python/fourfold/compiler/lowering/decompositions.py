@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch._prims_common import compute_elementwise_output_logical_to_physical_perm, suggest_memory_format
 
+from fourfold.compiler.iteration_space import reduced_dims
 from fourfold.compiler.lowering import foreach
 
 aten = torch.ops.aten
@@ -216,7 +217,7 @@ def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Tensor) -> object:
 @decomposes(aten._log_softmax.default, LATE)
 def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> object:
     """Decomposes into pieces from which a backward can recompute it with two saved numbers per row."""
-    is_last = x.dim() > 0 and dim % x.dim() == x.dim() - 1
+    is_last = reduced_dims(dim, x.dim()) == [x.dim() - 1]
     # torch's kernel is faster for float64.
     if not is_last or is_empty(x) or not x.is_floating_point() or x.dtype == torch.float64:
         return NotImplemented

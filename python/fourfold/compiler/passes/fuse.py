@@ -98,6 +98,8 @@ class Fusion:
         if not shape_of(x):
             return refuse(node, "a reduction of one number")
         over = reduced_dims(rule.dims(*node.args, **node.kwargs), len(shape_of(x)))
+        if not over:
+            return refuse(node, "a dimension out of range, for which torch raises an error")
         reason = None if covers_innermost(over, x.meta["val"]) else self.why_not_over_others(node, over)
         if reason is not None:
             return refuse(node, reason)
