@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from compiled import compiled
+from compiled import compiled, programs_of
+from compiler_samples import module_of
+from fourfold.compiler.entry import backend
+from fourfold.compiler.record import Record
 
 pytestmark = pytest.mark.usefixtures("strict")
 
@@ -38,3 +42,78 @@ def test_a_softmax_of_one_number(dim: int) -> None:
     for function in (F.softmax, F.log_softmax):
         x = torch.tensor(3.0)
         assert compiled(function)(x, dim).equal(function(x, dim))
+
+
+aten = torch.ops.aten
+# Called with 10^5 for float16 and -10^39 for float32; torch's kernels convert them to the dtype.
+OF_THE_DTYPE: dict[str, Callable] = {
+    "masked_fill": lambda x, number: x.masked_fill(x > 0, number),
+    "masked_fill, a tensor": lambda x, number: x.masked_fill(x > 0, torch.tensor(number, dtype=torch.float64)),
+    "clamp": lambda x, number: x.clamp(max=number),
+    "clamp_min": lambda x, number: x.clamp_min(number),
+    "full": lambda x, number: torch.full(x.shape, number, dtype=x.dtype) + x,
+    "full_like": lambda x, number: torch.full_like(x, number) + x,
+    "new_full": lambda x, number: x.new_full(x.shape, number) + x,
+    "fill": lambda x, number: x.clone().fill_(number) + 1,
+    "pad": lambda x, number: F.pad(x, (1, 1), value=number) + 1,
+    "hardtanh": lambda x, number: F.hardtanh(x, number if number < 0 else -1, abs(number)),
+    "threshold": lambda x, number: F.threshold(x, 1, number),
+    "hardshrink": lambda x, number: F.hardshrink(x, number),
+    "logit": lambda x, number: torch.logit(x, number),
+    "alpha": lambda x, number: torch.add(x, x, alpha=number),
+}
+# Called with 10^39; torch's kernels convert this to float32, also for float16.
+OF_FLOAT32: dict[str, Callable] = {
+    "where": lambda x, number: torch.where(x > 0, number, number) + x,
+    "elu": F.elu,
+    "celu": F.celu,
+    "leaky_relu": F.leaky_relu,
+    "softplus": F.softplus,
+    "threshold": lambda x, number: F.threshold(x, number, 1),
+    "lerp": lambda x, number: torch.lerp(x, x + 1, number),
+    "addcmul": lambda x, number: torch.addcmul(x, x, x, value=number),
+    "threshold_backward": lambda x, number: aten.threshold_backward(x, x, number),
+    "hardtanh_backward": lambda x, number: aten.hardtanh_backward(x, x, -1.0, number),
+}
+BEYOND = [
+    *((name, function, torch.float16, 1e5) for name, function in OF_THE_DTYPE.items()),
+    *((name, function, torch.float32, -1e39) for name, function in OF_THE_DTYPE.items()),
+    *((name, function, torch.float16, 1e39) for name, function in OF_FLOAT32.items()),
+]
+
+
+def one_result(function: Callable, x: torch.Tensor, number: float, record: Record | None = None) -> torch.Tensor:
+    return backend(module_of(lambda x: [function(x, number)], 1), [x], record=record)(x)[0]
+
+
+@pytest.mark.usefixtures("in_programs")
+@pytest.mark.parametrize(
+    ("name", "function", "dtype", "number"), BEYOND, ids=lambda given: None if callable(given) else str(given)
+)
+def test_a_number_that_overflows(name: str, function: Callable, dtype: torch.dtype, number: float) -> None:
+    x = torch.tensor([-1.0, 0.5, 2.0], dtype=dtype)
+    with pytest.raises(RuntimeError, match="without overflow") as expected:
+        function(x, number)
+    with pytest.raises(RuntimeError) as got:
+        one_result(function, x, number)
+    assert str(got.value) == str(expected.value)
+
+
+@pytest.mark.usefixtures("in_programs")
+@pytest.mark.parametrize("number", [math.inf, -65504.0])
+def test_infinity_and_the_largest_number_are_held(number: float) -> None:
+    x = torch.tensor([-1.0, 0.5, 2.0], dtype=torch.float16)
+    for function in (OF_THE_DTYPE["masked_fill"], OF_THE_DTYPE["clamp"], OF_THE_DTYPE["threshold"]):
+        record = Record()
+        assert one_result(function, x, number, record).equal(function(x, number))
+        assert programs_of(record) == 1
+
+
+@pytest.mark.usefixtures("in_programs")
+def test_a_float_that_an_integer_does_not_hold() -> None:
+    x = torch.tensor([1, 2, 3], dtype=torch.uint8)
+    for function in (OF_THE_DTYPE["masked_fill"], OF_THE_DTYPE["full_like"]):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            function(x, 300.5)
+        with pytest.raises(RuntimeError, match="without overflow"):
+            one_result(function, x, 300.5)

@@ -16,7 +16,7 @@ from fourfold.compiler.lowering.call import (
     Operand,
     Rounded,
     Truth,
-    fits,
+    beyond,
     overloads,
     pointwise,
     wrapped,
@@ -92,18 +92,19 @@ def signbit(call: Call, x: Operand) -> Value:
     return (copysign(1, x.value) if x.dtype.is_floating_point else x.value) < 0
 
 
-def beyond(dtype: torch.dtype, *arguments: object, **settings: object) -> str | None:
-    """Refuses numbers that the dtype can't hold, for which torch raises an error."""
-    is_held = all(fits(argument, dtype) for argument in (*arguments, *settings.values()))
-    return None if is_held else "a number that the dtype can't hold"
-
-
 @pointwise(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar, unless=beyond)
 def choose(mask: Truth, yes: Value, no: Value) -> Value:
     return where(mask, yes, no)
 
 
-@pointwise(aten.masked_fill.Scalar, aten.masked_fill.Tensor, unless=beyond)
+def _may_be_beyond(dtype: torch.dtype, x: object, mask: object, value: object) -> str | None:
+    fake = value.meta["val"] if isinstance(value, Node) else value
+    if isinstance(fake, torch.Tensor) and torch.promote_types(fake.dtype, dtype) != dtype:
+        return "a value that the dtype may not hold"
+    return beyond(dtype, value)
+
+
+@pointwise(aten.masked_fill.Scalar, aten.masked_fill.Tensor, unless=_may_be_beyond)
 def masked_fill(x: Value, mask: Truth, value: Value) -> Value:
     return where(mask, value, x)
 

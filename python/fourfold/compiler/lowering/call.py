@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -47,7 +48,18 @@ def wrapped(number: Argument | Value, dtype: torch.dtype) -> Argument | Value:
 
 
 def fits(number: Number, dtype: torch.dtype) -> bool:
-    return not isinstance(number, int) or wrapped(number, dtype) == number
+    """Whether torch converts the number to the dtype without an error. Infinities and NaN are floats."""
+    if dtype.is_complex:
+        return True
+    if dtype.is_floating_point:
+        return not abs(number) > torch.finfo(dtype).max or abs(number) == math.inf
+    return math.isfinite(number) and wrapped(int(number), dtype) == int(number)
+
+
+def beyond(dtype: torch.dtype, /, *arguments: object, **settings: object) -> str | None:
+    """Refuses numbers that the dtype can't hold, for which torch raises an error."""
+    numbers = (each for each in (*arguments, *settings.values()) if isinstance(each, (int, float)))
+    return None if all(fits(number, dtype) for number in numbers) else "a number that the dtype can't hold"
 
 
 @dataclass
@@ -211,7 +223,9 @@ def refusal(target: object, dtype: torch.dtype, args: tuple[object, ...], kwargs
     """Why this call of an operator with a lowering is left to torch, or None. Any object but a number stands for a
     tensor."""
     rule = REFUSALS.get(target)
-    return rule(dtype, *args, **kwargs) if rule else None
+    reason = rule(dtype, *args, **kwargs) if rule else None
+    # Some of torch's kernels convert numbers to float32, others to the dtype, some without a check.
+    return reason or (beyond(dtype, *args, **kwargs) if dtype.is_floating_point else None)
 
 
 def overloads(packet: object) -> list[object]:

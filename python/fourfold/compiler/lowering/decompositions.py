@@ -11,6 +11,7 @@ from torch._prims_common import compute_elementwise_output_logical_to_physical_p
 
 from fourfold.compiler.iteration_space import reduced_dims
 from fourfold.compiler.lowering import foreach
+from fourfold.compiler.lowering.call import beyond
 
 aten = torch.ops.aten
 CONTIGUOUS = torch.contiguous_format
@@ -106,7 +107,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> object:
 def constant_pad(x: Tensor, pad: Sequence[int], value: float = 0) -> object:
     """A concatenation, if only one dimension is padded or cropped."""
     padded = [k for k in range(len(pad) // 2) if (pad[2 * k], pad[2 * k + 1]) != (0, 0)]
-    if len(padded) != 1 or suggest_memory_format(x) != CONTIGUOUS:
+    if len(padded) != 1 or suggest_memory_format(x) != CONTIGUOUS or beyond(x.dtype, value):
         return NotImplemented
     before, after = pad[2 * padded[0]], pad[2 * padded[0] + 1]
     dim = x.dim() - 1 - padded[0]
