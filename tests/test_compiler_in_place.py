@@ -228,6 +228,51 @@ def test_a_parameter_under_no_grad() -> None:
     torch.testing.assert_close(p.detach(), expected)
 
 
+def foreach(p: Tensor) -> None:
+    torch._foreach_mul_([p], 3)
+
+
+def of_a_view(p: Tensor) -> None:
+    p.view(1)[0] = 7
+
+
+def read_by_item(p: Tensor) -> float:
+    before = p.item()
+    return before + p.add_(1).item()
+
+
+NUMBERS: list[Callable] = [
+    *(lambda p, name=name: getattr(p, name)(3) and None for name in ("add_", "mul_", "fill_", "copy_")),
+    lambda p: p.zero_() and None,
+    lambda p: torch.add(p, 3, out=p) and None,
+    lambda p: p.mul_(2),
+    lambda p: p.mul_(2) + 1,
+    foreach,
+    of_a_view,
+    read_by_item,
+]
+
+
+@pytest.mark.filterwarnings("ignore:Graph break from")
+@pytest.mark.parametrize("function", NUMBERS)
+def test_a_float64_tensor_without_dimensions(function: Callable) -> None:
+    """Dynamo takes it for a number, and with other backends drops its changes."""
+    call, own = compiled(function), torch.tensor(1.0, dtype=torch.float64)
+    for k in range(2):
+        expected = own.clone() if k else torch.tensor(1.0, dtype=torch.float64)
+        result = function(expected)
+        got = call(own)
+        assert own.equal(expected) and got == result
+
+
+def test_a_parameter_without_dimensions_learns() -> None:
+    p = nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
+    optimizer = torch.optim.SGD([p], lr=0.25)
+    p.grad = torch.tensor(2.0, dtype=torch.float64)
+    compiled(optimizer.step)()
+    assert p == 0.5
+
+
 def test_inference_mode() -> None:
     with torch.inference_mode():
         p, q = draw(30, 20), draw(30, 20)

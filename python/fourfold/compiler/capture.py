@@ -1,9 +1,10 @@
-"""Extends Dynamo so that graphs captured for fourfold hold nn.LSTM and nn.GRU.
+"""Extends Dynamo so that graphs captured for fourfold hold nn.LSTM and nn.GRU, and every change in place.
 
 Dynamo breaks the graph at these layers unless torch._dynamo.config.allow_rnn is set, for all backends. It also traces
 torch.lstm and torch.gru by unrolling them, which fixes the length of the sequence. Two extensions change both for
 fourfold alone: layers that the pass ``recurrent`` replaces are captured, and their calls are traced with fourfold's
-operators, which take any length. They run at capture only; calls of compiled functions pay nothing."""
+operators, which take any length. A third keeps the changes of float64 tensors without dimensions, which Dynamo drops
+for every backend on AOTAutograd. They run at capture only; calls of compiled functions pay nothing."""
 
 from __future__ import annotations
 
@@ -49,6 +50,7 @@ def takes(layer: object) -> bool:
 def enable(backend: Callable[..., object]) -> None:
     """Extends Dynamo for all functions compiled with this backend later. If Dynamo lacks these extension points, this
     warns, and recurrent layers stay out of graphs, as with other backends."""
+    keep_changes(backend)
     try:
         keep_packed_between_graphs()
         trace_calls(backend)  # first: without it, captured layers would be unrolled
@@ -56,6 +58,32 @@ def enable(backend: Callable[..., object]) -> None:
     except (ImportError, AttributeError) as error:
         what = "fourfold: recurrent layers run between compiled graphs, since Dynamo in this torch has no"
         warnings.warn(f"{what} {error}", RuntimeWarning, stacklevel=2)
+
+
+def keep_changes(backend: Callable[..., object]) -> None:
+    """Dynamo removes a number that became a constant, an input whose users are all item(), from the graph. It takes an
+    operator that returns such an input, add_ for example, for the input, and an operator without users for one that
+    only item() reads. Only inputs are numbers."""
+    from torch._dynamo.output_graph import OutputGraph
+
+    remove_torchs = getattr(OutputGraph, "remove_tensorify_specialized_graphargs", None)
+    if remove_torchs is None:  # a torch that doesn't do it
+        return
+    value = "example_value"
+
+    @functools.wraps(remove_torchs)
+    def remove(self: Any) -> None:
+        if not is_for(backend, self.compiler_fn):
+            return remove_torchs(self)
+        operators = [node for node in self.graph.nodes if node.op != "placeholder" and value in node.meta]
+        hidden = {node: node.meta.pop(value) for node in operators}
+        try:
+            return remove_torchs(self)
+        finally:
+            for node in operators:
+                node.meta[value] = hidden[node]
+
+    OutputGraph.remove_tensorify_specialized_graphargs = remove
 
 
 def capture_layers(backend: Callable[..., object]) -> None:
