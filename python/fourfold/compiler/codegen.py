@@ -71,7 +71,7 @@ class Codegen:
         elif node.op == "output" or not is_tensor(fake) and not isinstance(fake, (tuple, list)):
             return  # a value that is not a tensor is a size, which only views read
         elif constant_of(node) is not None:
-            self.values[node] = self.program.constant(TYPES[fake.dtype], constant_of(node))
+            self.values[node] = Call(self.program, fake.dtype)(constant_of(node))
         elif node.target in VIEWS:
             self.values[node] = self.values[node.args[0]]
         elif node.target is operator.getitem:
@@ -95,7 +95,7 @@ class Codegen:
 
     def lowered(self, node: Node) -> Value | tuple[Value, ...]:
         lower = POINTWISE[node.target] if node.target in POINTWISE else ROWS[node.target].lower
-        call = Call(self.program, results_of(node)[0].dtype)
+        call = Call(self.program, results_of(node)[0].dtype, self.device.type)
         args = [self.argument(argument) for argument in node.args]
         kwargs = {name: self.argument(argument) for name, argument in node.kwargs.items()}
         result = lower(call, *args, **kwargs)

@@ -20,6 +20,11 @@ NARROW = {dtype: f"to_{kind}" for dtype, (kind, type) in DTYPES.items() if type 
 ROUNDED = {dtype: f"to_{kind}" for dtype, (kind, type) in DTYPES.items() if type == FLOAT32 != kind}
 
 
+def rounded(number: float, dtype: torch.dtype) -> float:
+    """The nearest number that a dtype of low precision holds."""
+    return torch.tensor(number, dtype=torch.float32).to(dtype).item()
+
+
 def statistics_dtype(x: torch.Tensor, *parameters: torch.Tensor | None) -> torch.dtype:
     """The dtype of the mean and the reciprocal deviation that torch's batch norm of x saves. In traces it is x's
     dtype."""

@@ -7,13 +7,18 @@ import operator
 from typing import Any
 
 from fourfold.compiler import powers
-from fourfold.compiler.dtypes import BOOLEAN, FLOATING, INTEGERS, NARROW, ROUNDED
+from fourfold.compiler.dtypes import BOOLEAN, FLOATING, INTEGERS, NARROW, ROUNDED, rounded
 
 Value = Any  # fourfold.compiler.ir.Value, whose module imports this one; Python operators on it write operations
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 REDUCTIONS = frozenset({"sum", "prod", "amax", "amin", "all", "any"})
 
 # Folded in Python's float64 arithmetic: rounded to float32, each gives the same result as float32 arithmetic.
+LOW = {op: dtype for dtype, op in ROUNDED.items()}
+# Operations whose result every dtype holds that holds their operands, and dtypes whose numbers all of these hold.
+CHOOSING = frozenset({"neg", "abs", "copysign", "minimum", "maximum", "amin", "amax", "where", "to_float32"})
+CHOOSING |= {"floor", "ceil", "trunc", "round", "sign"}
+HELD_BY_ALL = frozenset({"boolean", "int8", "uint8"})
 EXACT = {name: getattr(operator, name) for name in ("add", "sub", "mul", "neg", "abs", *COMPARISONS)}
 
 
@@ -34,6 +39,8 @@ def of_constants(program: Any, op: str, operands: tuple[Value, ...]) -> Value | 
     type = operands[-1].type
     if op == "div" and type in FLOATING and numbers[1] != 0:
         return program.constant(type, numbers[0] / numbers[1])
+    if op in LOW:
+        return program.constant(type, rounded(numbers[0], LOW[op]))
     if op == "sqrt" and numbers[0] >= 0:
         return program.constant(type, math.sqrt(numbers[0]))
     if op not in EXACT or type == BOOLEAN and op not in COMPARISONS:
@@ -93,6 +100,30 @@ def idempotent(op: str):
     return lambda a: a if a.op == op else None
 
 
+def to_low(op: str):
+    return lambda a: a if is_held(a, op) else None
+
+
+def is_held(value: Value, op: str) -> bool:
+    """Whether rounding by this operation changes nothing."""
+    known = value.program.held
+    if (value, op) not in known:
+        known[value, op] = value.op == op or is_read(value, op) or value.op in CHOOSING and has_held_operands(value, op)
+    return known[value, op]
+
+
+def is_read(value: Value, op: str) -> bool:
+    """Whether it is a boolean, or a constant or input that the dtype holds."""
+    if value.is_constant:
+        return value.attribute != value.attribute or rounded(value.attribute, LOW[op]) == value.attribute
+    kind = value.program.inputs[value.attribute].kind if value.op == "input" else value.op.removeprefix("to_")
+    return value.type == BOOLEAN or kind in HELD_BY_ALL or value.op == "input" and f"to_{kind}" == op
+
+
+def has_held_operands(value: Value, op: str) -> bool:
+    return all(is_held(operand, op) for operand in value.operands)
+
+
 def to_whole(op: str):
     return lambda a: a if a.op == op or a.type not in FLOATING else None
 
@@ -108,6 +139,7 @@ RULES = {
     "where": choose,
     "bitwise_and": conjunction,
     "sign": lambda a: a if a.type == BOOLEAN else None,
-    **{op: idempotent(op) for op in (*NARROW.values(), *ROUNDED.values(), "abs")},
+    **{op: idempotent(op) for op in (*NARROW.values(), "abs")},
+    **{op: to_low(op) for op in LOW},
     **{op: to_whole(op) for op in ("floor", "ceil", "trunc", "round")},
 }

@@ -129,6 +129,9 @@ class Program:
     outer: int | None = None  # how many leading axes are rows; None without columns
     names: dict[Value, str] = field(default_factory=dict)  # of a program that was read from text
     has_float64: bool = True
+    held: dict[tuple[Value, str], bool] = field(
+        default_factory=dict
+    )  # by value and rounding: whether it changes nothing
     _known: dict[tuple, Value] = field(default_factory=dict)
 
     def _value(self, op: str, type: str, operands: tuple[Value, ...] = (), attribute: object = None) -> Value:

@@ -8,7 +8,7 @@ import torch
 
 from fourfold.compiler.dtypes import FLOAT32
 from fourfold.compiler.ir import Value, erf, exp, expm1, is_nan, log1p, maximum, minimum, sigmoid, single, tanh, where
-from fourfold.compiler.lowering.call import Argument, Call, Number, Operand, Rounded, pointwise
+from fourfold.compiler.lowering.call import Argument, Call, Number, Operand, Rounded, Scalar, pointwise
 
 aten = torch.ops.aten
 
@@ -24,12 +24,20 @@ def _soft_tanh(x: Value) -> Value:
 
 pointwise(aten.relu.default)(lambda x: where(x < 0, 0, x))  # NaN and -0 pass
 pointwise(aten._prelu_kernel.default)(lambda x, weight: where(x > 0, x, weight * x))
-pointwise(aten.leaky_relu.default)(lambda x, slope: where(x > 0, x, x * slope))
-pointwise(aten.leaky_relu_backward.default)(lambda grad, x, slope: where(x > 0, grad, grad * slope))
 pointwise(aten.hardsigmoid.default)(lambda x: _six(x) / 6)
 pointwise(aten.hardswish.default)(lambda x: x * _six(x) / 6)
 pointwise(aten.silu.default)(lambda x: x * sigmoid(x))
 pointwise(aten.mish.default)(lambda x: x * _soft_tanh(x))
+
+
+@pointwise(aten.leaky_relu.default)
+def leaky_relu(x: Value, slope: Scalar) -> Value:
+    return where(x > 0, x, x * slope)
+
+
+@pointwise(aten.leaky_relu_backward.default)
+def leaky_relu_backward(grad: Value, x: Value, slope: Scalar) -> Value:
+    return where(x > 0, grad, grad * slope)
 
 
 @pointwise(aten.threshold.default)
@@ -75,7 +83,7 @@ def hardshrink_backward(grad: Value, x: Rounded, lambd: Value) -> Value:
 
 
 @pointwise(aten.softshrink.default)
-def softshrink(x: Value, lambd: Value) -> Value:
+def softshrink(x: Value, lambd: Scalar) -> Value:
     inside = where(is_nan(x), x, 0)
     return where(x > lambd, x - lambd, where(x < -lambd, x + lambd, inside))
 
@@ -124,12 +132,12 @@ def gelu_backward(grad: Value, x: Value, approximate: str) -> Value:
 
 
 @pointwise(aten.elu.default)
-def elu(x: Value, alpha: Value, scale: Value, input_scale: Value) -> Value:
+def elu(x: Value, alpha: Scalar, scale: Scalar, input_scale: Scalar) -> Value:
     return where(x < 0, expm1(x * input_scale) * (alpha * scale), x * scale)
 
 
 @pointwise(aten.elu_backward.default)
-def elu_backward(grad: Value, alpha: Value, scale: Value, input_scale: Value, is_result: bool, x: Value) -> Value:
+def elu_backward(grad: Value, alpha: Scalar, scale: Scalar, input_scale: Scalar, is_result: bool, x: Value) -> Value:
     most = alpha * scale
     slope = (x + most) * input_scale if is_result else exp(x * input_scale) * (input_scale * most)
     return where(x <= 0, grad * slope, grad * scale)

@@ -15,6 +15,7 @@ from fourfold.compiler.lowering.call import (
     Formula,
     Operand,
     Rounded,
+    Scalar,
     Truth,
     beyond,
     overloads,
@@ -28,7 +29,7 @@ trunc, to_nearest = operation("trunc"), operation("round")
 floor_divide, trunc_divide = operation("floor_divide"), operation("trunc_divide")
 
 # Operations with the name and the semantics of torch's operator.
-DIRECT = ("neg", "atan2", "copysign", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "mul")
+DIRECT = ("neg", "atan2", "copysign", "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not")
 for _name in (*DIRECT, "minimum", "maximum"):
     pointwise(*overloads(getattr(aten, _name)))(operation(_name))
 for _name in ("sign", "floor", "ceil", "trunc", "round"):
@@ -36,8 +37,16 @@ for _name in ("sign", "floor", "ceil", "trunc", "round"):
 pointwise(aten.sgn.default, of="Rounded")(operation("sign"))
 pointwise(aten.frac.default, of="Rounded")(lambda x: x - trunc(x))
 pointwise(aten.abs.default)(lambda call, x: x if call.dtype in (torch.uint8, torch.bool) else abs(x))
-pointwise(aten.addcmul.default)(lambda x, a, b, scale: x + a * scale * b)
-pointwise(aten.addcdiv.default)(lambda x, a, b, scale: x + a * scale / b)
+
+
+@pointwise(aten.addcmul.default)
+def addcmul(x: Value, a: Value, b: Value, value: Scalar) -> Value:
+    return x + a * value * b
+
+
+@pointwise(aten.addcdiv.default)
+def addcdiv(x: Value, a: Value, b: Value, value: Scalar) -> Value:
+    return x + a * value / b
 
 
 def _of_integers(dtype: torch.dtype, *arguments: object, **settings: object) -> str | None:
@@ -127,9 +136,24 @@ def _of_truth(dtype: torch.dtype, x: object, y: object, alpha: Number = 1) -> st
     return _beyond_scale(dtype, x, y, alpha)
 
 
-pointwise(aten.add.Tensor, aten.add.Scalar, unless=_beyond_scale)(lambda x, y, alpha: x + y * alpha)
-pointwise(aten.sub.Tensor, aten.sub.Scalar, unless=_of_truth)(lambda x, y, alpha: x - y * alpha)
-pointwise(aten.rsub.Tensor, aten.rsub.Scalar, unless=_of_truth)(lambda x, y, alpha: y - x * alpha)
+@pointwise(aten.add.Tensor, aten.add.Scalar, unless=_beyond_scale)
+def add(call: Call, x: Argument, y: Argument, alpha: Argument) -> Value:
+    return call.term(x) + call.term(y) * call.term(alpha)
+
+
+@pointwise(aten.sub.Tensor, aten.sub.Scalar, unless=_of_truth)
+def sub(call: Call, x: Argument, y: Argument, alpha: Argument) -> Value:
+    return call.term(x) - call.term(y) * call.term(alpha)
+
+
+@pointwise(aten.rsub.Tensor, aten.rsub.Scalar, unless=_of_truth)
+def rsub(call: Call, x: Argument, y: Argument, alpha: Argument) -> Value:
+    return sub(call, y, x, alpha)
+
+
+@pointwise(*overloads(aten.mul))
+def mul(call: Call, x: Argument, y: Argument) -> Value:
+    return call.term(x) * call.factor(y)
 
 
 def _may_meet_zero(dtype: torch.dtype, x: object, y: object, rounding_mode: str | None = None) -> str | None:
@@ -142,13 +166,15 @@ def _may_meet_zero(dtype: torch.dtype, x: object, y: object, rounding_mode: str 
 @pointwise(aten.div.Tensor, aten.div.Scalar, aten.div.Tensor_mode, aten.div.Scalar_mode, unless=_may_meet_zero)
 def div(call: Call, x: Argument, y: Argument, rounding_mode: str | None = None) -> Value:
     if rounding_mode is None:
-        return call(x) / call(y)
+        return call.term(x) / call.factor(y)
     if rounding_mode == "floor":
         return floor_divide(call.rounded(x), call.rounded(y))
     if not call.dtype.is_floating_point:
         return trunc_divide(call(x), call(y))
     if not isinstance(y, Operand) or not isinstance(y.fake, torch.Tensor) or y.fake.dim() == 0:
-        return trunc(call.rounded(x) / call(y))  # with a number torch rounds neither the divisor nor the quotient
+        return trunc(
+            call.rounded(x) / call.factor(y)
+        )  # with a number torch rounds neither the divisor nor the quotient
     return trunc(call.rounded(call.rounded(x) / call.rounded(y)))
 
 
@@ -214,6 +240,6 @@ pointwise(aten.hardtanh.default)(clamp)
 
 
 @pointwise(aten.lerp.Scalar, aten.lerp.Tensor)
-def lerp(a: Value, b: Value, weight: Value) -> Value:
+def lerp(a: Value, b: Value, weight: Scalar) -> Value:
     distance = b - a
     return where(abs(weight) < 0.5, a + weight * distance, b - distance * (1 - weight))

@@ -32,11 +32,16 @@ class Operand:
             return self.fake.dtype
         return torch.int64 if isinstance(self.fake, (int, torch.SymInt)) else torch.float64
 
+    @property
+    def is_number(self) -> bool:
+        """Whether it holds one number, which some of torch's kernels for CPUs read before it is converted."""
+        return not isinstance(self.fake, torch.Tensor) or all(isinstance(n, int) and n == 1 for n in self.fake.shape)
+
 
 Argument = Operand | Number
 # Annotations of a formula's parameters. Rounded: rounded to the result's dtype, for discontinuous functions. Truth:
-# whether the argument differs from zero.
-Rounded = Truth = Value
+# whether the argument differs from zero. Scalar: a number that torch's kernels don't round to low precision.
+Rounded = Truth = Scalar = Value
 
 
 def wrapped(number: Argument | Value, dtype: torch.dtype) -> Argument | Value:
@@ -64,31 +69,51 @@ def beyond(dtype: torch.dtype, /, *arguments: object, **settings: object) -> str
 
 @dataclass
 class Call:
-    """One call of an operator with a lowering: its program, and the dtype of its result."""
+    """One call of an operator with a lowering: its program, the dtype of its result, and its device's type."""
 
     program: Program
     dtype: torch.dtype
+    device: str = "cpu"
 
     def __call__(self, argument: Argument | Value, type: str | None = None) -> Value:
         """The argument converted to the result's dtype, or to a type in which programs compute."""
         return self.held(argument, self.dtype) if type is None else self.of_type(argument, type)
 
     def held(self, argument: Argument | Value, dtype: torch.dtype) -> Value:
-        """The argument converted to a dtype as in torch: wider integers wrap around."""
+        """The argument converted to a dtype as in torch: wider integers wrap around; numbers, and tensors of other
+        dtypes, are rounded to low precision."""
         value = self.of_type(wrapped(argument, dtype), TYPES[dtype])
-        is_wide = isinstance(argument, Operand) and torch.promote_types(argument.dtype, dtype) != dtype
+        given = argument.dtype if isinstance(argument, Operand) else None
+        if dtype in ROUNDED:
+            return value if isinstance(argument, Value) or given == dtype else self.program.apply(ROUNDED[dtype], value)
+        is_wide = given is not None and torch.promote_types(given, dtype) != dtype
         return self.program.apply(NARROW[dtype], value) if is_wide and dtype in NARROW else value
 
     def rounded(self, argument: Argument | Value, dtype: torch.dtype | None = None) -> Value:
         """The argument rounded as in torch; programs compute low precision unrounded. dtype: if not the result's."""
         dtype = dtype or self.dtype
-        if dtype not in ROUNDED:
-            return self.held(argument, dtype)
-        if not isinstance(argument, (Value, Operand)):
-            return self.held(torch.tensor(argument, dtype=dtype).item(), dtype)
         value = self.held(argument, dtype)
-        is_read = isinstance(argument, Operand) and value.op == "input" and argument.dtype == dtype
-        return value if is_read else self.program.apply(ROUNDED[dtype], value)
+        return self.program.apply(ROUNDED[dtype], value) if dtype in ROUNDED else value
+
+    def unrounded(self, argument: Argument) -> Value:
+        """The argument converted to the result's dtype, but not rounded to low precision."""
+        return self.of_type(argument, TYPES[self.dtype]) if self.dtype in ROUNDED else self(argument)
+
+    def scalar(self, argument: Argument) -> Value:
+        """The argument, not rounded if it is a number."""
+        is_tensor = isinstance(argument, Operand) and isinstance(argument.fake, torch.Tensor)
+        return self(argument) if is_tensor else self.unrounded(argument)
+
+    def term(self, argument: Argument) -> Value:
+        """An operand of arithmetic: torch's kernels for GPUs don't round numbers, nor tensors with one number on the
+        CPU."""
+        is_number = not isinstance(argument, Operand) or argument.value.op == "number"
+        return self.unrounded(argument) if is_number and self.device != "cpu" else self(argument)
+
+    def factor(self, argument: Argument) -> Value:
+        """The second operand of a product or quotient, which torch's kernels for CPUs don't round if it is a number."""
+        is_number = not isinstance(argument, Operand) or argument.is_number
+        return self.unrounded(argument) if is_number and self.device == "cpu" else self.term(argument)
 
     def truth(self, argument: Argument) -> Value:
         return self(self.rounded(argument, argument.dtype) if isinstance(argument, Operand) else argument, BOOLEAN)
@@ -109,7 +134,7 @@ class Call:
         narrow = NARROW.get(self.dtype)
         return self.program.apply(narrow, value) if narrow else value
 
-    def converted(self, argument: object, annotation: str) -> object:
+    def converted(self, argument: object, annotation: str, converts: Callable[..., Value]) -> object:
         """An argument converted for a formula's parameter. Numbers that each call provides become values unless raw."""
         if argument is None or annotation in RAW:
             return argument
@@ -117,7 +142,9 @@ class Call:
             return self.rounded(argument)
         if annotation == "Truth":
             return self.truth(argument)
-        return self(argument) if annotation in VALUES or isinstance(argument, Operand) else argument
+        if annotation in VALUES:
+            return converts(self, argument)
+        return self.scalar(argument) if annotation == "Scalar" or isinstance(argument, Operand) else argument
 
 
 VALUES = ("Value", "Value | None")
@@ -163,23 +190,26 @@ def rows(
     def register(formula: Formula) -> Formula:
         for target in targets:
             own = results or functools.partial(kept, target)
-            ROWS[target] = Rows(lowered(formula, target, of), functools.partial(reduced, target), own)
+            ROWS[target] = Rows(
+                lowered(formula, target, of, converts=Call.unrounded), functools.partial(reduced, target), own
+            )
         REFUSALS.update(dict.fromkeys(targets, unless) if unless else {})
         return formula
 
     return register
 
 
-def lowered(formula: Formula, target: object, of: str) -> Lowering:
+def lowered(formula: Formula, target: object, of: str, converts: Callable[..., Value] = Call.__call__) -> Lowering:
     """The formula as a lowering. It receives the operator's arguments for which it has parameters, converted by their
-    annotations: ``Value`` to the result's dtype, ``Rounded``, ``Truth``; ``Operand``, ``Argument``, numbers and
-    settings unchanged. A parameter ``call`` receives the Call."""
+    annotations: ``Value`` to the result's dtype, ``Rounded``, ``Truth``, ``Scalar``; ``Operand``, ``Argument``, numbers
+    and settings unchanged. A parameter ``call`` receives the Call. converts: what ``Value`` does; torch's reductions
+    read operands of several dtypes, such as a norm's, unrounded."""
     parameters = parameters_of(formula, target, of)
     takes_call = "call" in inspect.signature(formula).parameters
 
     def lower(call: Call, *args: object, **kwargs: object) -> Value | tuple[Value | None, ...]:
         given = named(target, args, kwargs)
-        own = [call.converted(given.get(name), annotation) for name, annotation in parameters]
+        own = [call.converted(given.get(name), annotation, converts) for name, annotation in parameters]
         result = formula(call, *own) if takes_call else formula(*own)
         return result if isinstance(result, tuple) else call(result)
 

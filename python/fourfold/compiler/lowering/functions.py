@@ -68,9 +68,9 @@ def nan_to_num(call: Call, x: Rounded, nan: Number | None, posinf: Number | None
     if not call.dtype.is_floating_point:
         return x
     most = torch.finfo(call.dtype).max
-    low = where(x.eq(-math.inf), -most if neginf is None else neginf, x)
-    finite = where(x.eq(math.inf), most if posinf is None else posinf, low)
-    return where(is_nan(x), 0 if nan is None else nan, finite)
+    low = where(x.eq(-math.inf), call(-most if neginf is None else neginf), x)
+    finite = where(x.eq(math.inf), call(most if posinf is None else posinf), low)
+    return where(is_nan(x), call(0 if nan is None else nan), finite)
 
 
 @pointwise(aten.hypot.default)
