@@ -53,7 +53,8 @@ def test_options(options: dict | None, caplog: pytest.LogCaptureFixture) -> None
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"fuse": True}, "fourfold: expected an option of trace, generator, but got 'fuse'"),
+        ({"fuse": True}, "fourfold: expected an option of trace, generator, round, but got 'fuse'"),
+        ({"round": "even"}, "fourfold: expected option round to be one of stored, eager, but got 'even'"),
         ({"trace": 1}, "fourfold: expected option trace to be True or False, but got 1"),
         ("fast", "fourfold: expected options to be a dict, but got 'fast'"),
     ],

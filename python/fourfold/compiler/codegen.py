@@ -8,12 +8,12 @@ import operator
 import torch
 from torch.fx import Node
 
-from fourfold.compiler.dtypes import FLOAT32, FLOAT64, INT64, KINDS, TYPES
-from fourfold.compiler.fused import Fused
+from fourfold.compiler.dtypes import FLOAT32, FLOAT64, INT64, KINDS, ROUNDED, TYPES
+from fourfold.compiler.fused import INNER, Fused
 from fourfold.compiler.ir import Axis, Output, Program, Value
 from fourfold.compiler.iteration_space import IterationSpace, renumbered
-from fourfold.compiler.lowering import POINTWISE, ROWS, Call, NotFusable, Operand
-from fourfold.compiler.support import constant_of, device_of, is_number_elsewhere, is_tensor, results_of
+from fourfold.compiler.lowering import POINTWISE, ROWS, Call, NotFusable, Operand, is_stepwise
+from fourfold.compiler.support import constant_of, device_of, is_number_elsewhere, is_tensor
 from fourfold.compiler.views import VIEWS, memory_order
 from fourfold.devices import programs
 
@@ -21,16 +21,18 @@ LETTERS = "abcdefghijklmnopqrstuvwx"
 LONGEST_NAME = 60  # the longest that cpp/program/parse.cpp accepts
 
 
-def write_program(fused: Fused) -> str:
-    """The program's text. Releases the group's iteration space. Raises NotFusable if the group has no program."""
-    text = Codegen(fused).write().text()
+def write_program(fused: Fused, rounds_each: bool = False) -> str:
+    """The program's text. rounds_each: whether each operator rounds its result to its dtype. Releases the group's
+    iteration space. Raises NotFusable if the group has no program."""
+    text = Codegen(fused, rounds_each).write().text()
     fused.space = IterationSpace()
     return text
 
 
 class Codegen:
-    def __init__(self, fused: Fused):
+    def __init__(self, fused: Fused, rounds_each: bool = False):
         self.fused = fused
+        self.rounds_each = rounds_each
         self.device = device_of(fused.members[0])
         self.program = Program(has_float64=self.device.type not in programs.WITHOUT_FLOAT64)
         self.values: dict[Node, Value | tuple[Value, ...]] = {}
@@ -95,11 +97,20 @@ class Codegen:
 
     def lowered(self, node: Node) -> Value | tuple[Value, ...]:
         lower = POINTWISE[node.target] if node.target in POINTWISE else ROWS[node.target].lower
-        call = Call(self.program, results_of(node)[0].dtype, self.device.type)
+        fakes = node.meta["val"] if isinstance(node.meta["val"], (tuple, list)) else [node.meta["val"]]
+        dtypes = [fake.dtype if is_tensor(fake) else None for fake in fakes]
+        call = Call(self.program, next(filter(None, dtypes)), self.device.type)
         args = [self.argument(argument) for argument in node.args]
         kwargs = {name: self.argument(argument) for name, argument in node.kwargs.items()}
+        if self.rounds_each and call.device == "cpu" and is_stepwise(node.target, call.dtype, node.args):
+            self.program.rounding = ROUNDED.get(call.dtype)
         result = lower(call, *args, **kwargs)
-        return result if isinstance(result, tuple) else call.finished(call(result))
+        self.program.rounding = None
+        results = result if isinstance(result, tuple) else (call.finished(call(result)),)
+        if self.rounds_each and INNER not in node.meta:
+            pairs = zip(results, dtypes, strict=True)
+            results = tuple(value if value is None else call.rounded(value, dtype) for value, dtype in pairs)
+        return results if isinstance(result, tuple) else results[0]
 
     def argument(self, argument: object) -> object:
         return Operand(self.values[argument], argument.meta["val"]) if isinstance(argument, Node) else argument

@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 from fourfold.compiler import fallback, in_place, passes, runtime
 from fourfold.compiler.compiled import Compiled
 from fourfold.compiler.lowering import decompositions
+from fourfold.compiler.lowering.rounding_decompositions import rounding_as_eager
 from fourfold.compiler.options import Options
 from fourfold.compiler.record import Captured, Half
 from fourfold.compiler.tracing import kept_whole
@@ -54,7 +55,7 @@ class Compilation:
                     bw_compiler=torch._dynamo.disable(self.backward),
                     inference_compiler=self.inference,
                     partition_fn=self.partition,
-                    decompositions=decompositions(),
+                    decompositions=rounding_as_eager() if self.options.rounds_each else decompositions(),
                     keep_inference_input_mutations=True,
                 )
         except Exception:

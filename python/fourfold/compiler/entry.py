@@ -9,7 +9,7 @@ from torch.fx import GraphModule
 
 from fourfold.compiler import capture, fallback, passes
 from fourfold.compiler.compilation import Compilation, Function
-from fourfold.compiler.options import Options, generator_of_environment, refuse_others
+from fourfold.compiler.options import Options, generator_of_environment, refuse_others, rounding_of_environment
 from fourfold.compiler.record import Captured, Record
 
 
@@ -29,8 +29,9 @@ def backend(
 
     refuse_others(others)
     chosen = Options.of(options)
-    fallback.is_strict()  # both raise for an invalid value before anything is compiled
+    fallback.is_strict()  # these raise for an invalid value before anything is compiled
     generator_of_environment()
+    rounding_of_environment()
     module = passes.run(passes.CAPTURED, module)
 
     def compile(graph: GraphModule, flat: Sequence[object]) -> Function:

@@ -129,6 +129,7 @@ class Program:
     outer: int | None = None  # how many leading axes are rows; None without columns
     names: dict[Value, str] = field(default_factory=dict)  # of a program that was read from text
     has_float64: bool = True
+    rounding: str | None = None  # the operation that rounds each new value of float32; see lowering.STEPWISE
     held: dict[tuple[Value, str], bool] = field(
         default_factory=dict
     )  # by value and rounding: whether it changes nothing
@@ -183,12 +184,13 @@ class Program:
         type = next(value.type for value in given if isinstance(value, Value))
         given = (*mask, *(self.cast(value, type) for value in given))
         op = OF_BOOLEANS.get(op, op) if type == BOOLEAN else OF_INTEGERS.get(op, op) if type in INTEGERS else op
-        found = folding.folded(self, op, given)
-        if found is not None:
-            return found
-        if op in COMMUTATIVE and given[0].is_constant:
-            given = given[::-1]
-        return self._value(op, BOOLEAN if op in folding.COMPARISONS else type, given)
+        value = folding.folded(self, op, given)
+        if value is None:
+            if op in COMMUTATIVE and given[0].is_constant:
+                given = given[::-1]
+            value = self._value(op, BOOLEAN if op in folding.COMPARISONS else type, given)
+        is_step = self.rounding not in (None, op) and value.type == FLOAT32
+        return self.apply(self.rounding, value) if is_step else value
 
     def values(self) -> list[Value]:
         """All inputs, and the live values, each after its operands."""

@@ -11,6 +11,11 @@ GENERATORS = ("interpreter", "auto", "llvm")
 VARIABLE = "FOURFOLD_GENERATOR"
 DEFAULT = "auto"
 
+# Where programs round float16 and bfloat16; the first is the default.
+ROUNDINGS = ("stored", "eager")
+VARIABLE_OF_ROUNDING = "FOURFOLD_ROUND"
+CHOICES = {"generator": GENERATORS, "round": ROUNDINGS}
+
 # What to write instead of Inductor's modes.
 INSTEAD_OF_MODE = {"reduce-overhead": "leave it out: compiled graphs are called from C++ already"}
 
@@ -21,10 +26,19 @@ class Options:
 
     generator: what runs programs: "interpreter"; "auto", the interpreter until a layout recurs and its loop nest is
     compiled; "llvm", loop nests, each compiled when it is first called. The default is the environment variable
-    FOURFOLD_GENERATOR."""
+    FOURFOLD_GENERATOR.
+
+    round: where float16 and bfloat16 are rounded: "stored", where a program stores a tensor; "eager", after each
+    operator. The default is the environment variable FOURFOLD_ROUND."""
 
     trace: bool = False
     generator: str | None = None
+    round: str | None = None
+
+    @property
+    def rounds_each(self) -> bool:
+        """Whether the result of each operator is rounded."""
+        return (self.round or rounding_of_environment()) == "eager"
 
     @classmethod
     def of(cls, given: Mapping[str, object] | None) -> Options:
@@ -35,11 +49,10 @@ class Options:
         for name, value in (given or {}).items():
             if name not in known:
                 raise ValueError(f"fourfold: expected an option of {', '.join(known)}, but got {name!r}")
-            if name == "generator":
-                if value not in GENERATORS:
-                    raise ValueError(
-                        f"fourfold: expected option generator to be one of {', '.join(GENERATORS)}, but got {value!r}"
-                    )
+            if name in CHOICES:
+                if value not in CHOICES[name]:
+                    choices = ", ".join(CHOICES[name])
+                    raise ValueError(f"fourfold: expected option {name} to be one of {choices}, but got {value!r}")
             elif type(value) is not bool:
                 raise TypeError(f"fourfold: expected option {name} to be True or False, but got {value!r}")
         return cls(**(given or {}))
@@ -50,6 +63,16 @@ def generator_of_environment() -> str:
     name = os.environ.get(VARIABLE) or DEFAULT
     if name not in GENERATORS:
         raise ValueError(f"fourfold: expected {VARIABLE} to be one of {', '.join(GENERATORS)}, but got {name!r}")
+    return name
+
+
+def rounding_of_environment() -> str:
+    """The rounding in FOURFOLD_ROUND, or the default. Raises ValueError for anything but a rounding."""
+    name = os.environ.get(VARIABLE_OF_ROUNDING) or ROUNDINGS[0]
+    if name not in ROUNDINGS:
+        raise ValueError(
+            f"fourfold: expected {VARIABLE_OF_ROUNDING} to be one of {', '.join(ROUNDINGS)}, but got {name!r}"
+        )
     return name
 
 

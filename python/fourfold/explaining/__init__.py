@@ -47,7 +47,7 @@ def explain(
     from fourfold.explaining.running import observe
 
     observed = observe(f, args, kwargs, options, dynamic, timing)  # first: it measures how long Dynamo takes to load
-    from fourfold.compiler.options import Options, generator_of_environment
+    from fourfold.compiler.options import Options
     from fourfold.explaining.assembling import explained
 
-    return explained(f, observed, Options.of(options).generator or generator_of_environment())
+    return explained(f, observed, Options.of(options))

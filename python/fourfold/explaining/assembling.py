@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 import fourfold
+from fourfold.compiler.options import Options, generator_of_environment
 from fourfold.explaining.explanation import Explanation
 from fourfold.explaining.reading import graph_of, short_reason
 from fourfold.explaining.running import Observed, parameter_names, uncompiled
@@ -15,8 +16,7 @@ from fourfold.explaining.scans import scans_of
 from fourfold.scanning.scan import OUTSIDE_GRAPHS
 
 
-def explained(f: Callable[..., Any], observed: Observed, generator: str) -> Explanation:
-    """generator: what runs programs, one of options.GENERATORS."""
+def explained(f: Callable[..., Any], observed: Observed, options: Options) -> Explanation:
     name = getattr(f, "__qualname__", None) or type(getattr(f, "_orig_mod", f)).__name__
     parameters = parameter_names(uncompiled(f))
     several = len(observed.captured) > 1
@@ -29,7 +29,8 @@ def explained(f: Callable[..., Any], observed: Observed, generator: str) -> Expl
         tuple(reason for reason in breaks if reason != OUTSIDE_GRAPHS),
         tuple(observed.stages),
         observed.compilations,
-        generator,
+        options.generator or generator_of_environment(),
+        options.rounds_each,
         scans_of(observed.scans),
         OUTSIDE_GRAPHS in breaks,
     )

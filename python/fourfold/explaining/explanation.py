@@ -30,6 +30,7 @@ class Explanation:
     stages: tuple[Stage, ...]  # none without timing
     compilations: int  # "again" is the median of this many
     generator: str = "auto"  # what runs programs: the option of torch.compile
+    rounds_each: bool = False  # whether programs round low precision after each operator: its option "round"
     scans: tuple[Scan, ...] = ()  # the calls of fourfold.scan, in the order of each kind's first call
     ends_graphs: bool = False  # whether scans end graphs: what comes before and after each is compiled separately
 
@@ -59,7 +60,8 @@ class Explanation:
         from fourfold.explaining import nests
 
         programs = [one for _, half in self.halves for one in half.programs]
-        return nests.about(programs, self.generator) if programs else ""
+        rounding = " They round float16 and bfloat16 after each operator." if self.rounds_each else ""
+        return nests.about(programs, self.generator) + rounding if programs else ""
 
     @property
     def is_small(self) -> bool:

@@ -17,9 +17,30 @@ from fourfold.compiler.lowering import (
     norms,
     reductions,
 )
-from fourfold.compiler.lowering.call import CONSTANT, POINTWISE, ROWS, Call, NotFusable, Operand, fits, refusal
+from fourfold.compiler.lowering.call import (
+    CONSTANT,
+    POINTWISE,
+    ROWS,
+    Call,
+    NotFusable,
+    Operand,
+    fits,
+    is_stepwise,
+    refusal,
+)
 from fourfold.compiler.lowering.decompositions import decompositions
 
-__all__ = ["CONSTANT", "POINTWISE", "ROWS", "Call", "NotFusable", "Operand", "decompositions", "fits", "refusal"]
+__all__ = [
+    "CONSTANT",
+    "POINTWISE",
+    "ROWS",
+    "Call",
+    "NotFusable",
+    "Operand",
+    "decompositions",
+    "fits",
+    "is_stepwise",
+    "refusal",
+]
 
 _FILLED = (activations, arithmetic, conversions, functions, norm_decompositions, norms, reductions)  # each fills tables

@@ -22,7 +22,7 @@ from fourfold.compiler.lowering.call import (
     pointwise,
     wrapped,
 )
-from fourfold.compiler.powers import product
+from fourfold.compiler.powers import TORCHS, product
 
 aten = torch.ops.aten
 trunc, to_nearest = operation("trunc"), operation("round")
@@ -194,7 +194,14 @@ def _other_powers(dtype: torch.dtype, x: object, y: object) -> str | None:
     return "an integer power with an unknown or negative exponent, for which torch may raise an error"
 
 
-@pointwise(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar, unless=_other_powers)
+def _of_products(dtype: torch.dtype, x: object, y: object) -> bool:
+    return dtype == torch.bfloat16 and y in TORCHS
+
+
+_power = functools.partial(pointwise, unless=_other_powers, stepwise=_of_products)
+
+
+@_power(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
 def power(call: Call, x: Value, y: Argument) -> Value:
     if call.dtype.is_floating_point:
         return x ** call(y)

@@ -155,6 +155,7 @@ Refusal = Callable[..., str | None]
 POINTWISE: dict[object, Lowering] = {}
 CONSTANT: dict[object, Callable[..., Number]] = {}
 REFUSALS: dict[object, Refusal] = {}
+STEPWISE: dict[object, Callable[..., bool]] = {}  # by operator, see pointwise
 
 
 @dataclass(frozen=True)
@@ -170,12 +171,19 @@ class Rows:
 ROWS: dict[object, Rows] = {}
 
 
-def pointwise(*targets: object, unless: Refusal | None = None, of: str = "Value") -> Callable[[Formula], Formula]:
+def pointwise(
+    *targets: object,
+    unless: Refusal | None = None,
+    of: str = "Value",
+    stepwise: Callable[..., bool] | None = None,
+) -> Callable[[Formula], Formula]:
     """Registers a formula for these operators. unless: takes the result's dtype and the node's arguments, and returns
-    why torch has to compute the call, or None. of: the annotation of parameters that have none."""
+    why torch has to compute the call, or None. of: the annotation of parameters that have none. stepwise: takes the
+    same, and returns whether torch's kernel rounds each step of the formula to low precision."""
 
     def register(formula: Formula) -> Formula:
         POINTWISE.update({target: lowered(formula, target, of) for target in targets})
+        STEPWISE.update(dict.fromkeys(targets, stepwise) if stepwise else {})
         REFUSALS.update(dict.fromkeys(targets, unless) if unless else {})
         return formula
 
@@ -256,6 +264,15 @@ def refusal(target: object, dtype: torch.dtype, args: tuple[object, ...], kwargs
     reason = rule(dtype, *args, **kwargs) if rule else None
     # Some of torch's kernels convert numbers to float32, others to the dtype, some without a check.
     return reason or (beyond(dtype, *args, **kwargs) if dtype.is_floating_point else None)
+
+
+def is_stepwise(target: object, dtype: torch.dtype, args: tuple[object, ...]) -> bool:
+    """Whether torch's kernel for CPUs rounds each step of an operator's formula to low precision."""
+    return target in STEPWISE and STEPWISE[target](dtype, *args)
+
+
+def always(*given: object) -> bool:
+    return True
 
 
 def overloads(packet: object) -> list[object]:

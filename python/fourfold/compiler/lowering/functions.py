@@ -8,7 +8,17 @@ import torch
 
 from fourfold.compiler.dtypes import FLOAT32, FLOAT64
 from fourfold.compiler.ir import Value, exp, exp2, is_nan, log, log1p, maximum, minimum, operation, sin, sqrt, where
-from fourfold.compiler.lowering.call import Call, Formula, NotFusable, Number, Operand, Rounded, overloads, pointwise
+from fourfold.compiler.lowering.call import (
+    Call,
+    Formula,
+    NotFusable,
+    Number,
+    Operand,
+    Rounded,
+    always,
+    overloads,
+    pointwise,
+)
 
 aten = torch.ops.aten
 
@@ -23,13 +33,15 @@ for _name in DIRECT:
 pointwise(aten.deg2rad.default)(lambda x: x * (math.pi / 180))
 pointwise(aten.rad2deg.default)(lambda x: x * (180 / math.pi))
 pointwise(aten.angle.default)(lambda call, x: where(is_nan(x), x, where(x < 0, call(math.pi), 0)))
-pointwise(aten.ldexp.Tensor)(lambda x, exponent: x * exp2(exponent))
-pointwise(aten.sigmoid_backward.default)(lambda grad, y: grad * ((1 - y) * y))
+pointwise(aten.ldexp.Tensor, stepwise=always)(lambda x, exponent: x * exp2(exponent))
+pointwise(aten.sigmoid_backward.default, stepwise=lambda dtype, *given: dtype == torch.float16)(
+    lambda grad, y: grad * (1 - y) * y
+)
 pointwise(aten.tanh_backward.default)(lambda grad, y: grad * (1 - y * y))
 pointwise(aten.logaddexp.default)(lambda a, b: _log_of_sum(a, b, exp, 1))
 pointwise(aten.logaddexp2.default)(lambda a, b: _log_of_sum(a, b, exp2, 1 / math.log(2)))
-pointwise(*overloads(aten.xlogy))(lambda x, y: _times_log(x, y, log))
-pointwise(*overloads(aten.special_xlog1py))(lambda x, y: _times_log(x, y, log1p))
+pointwise(*overloads(aten.xlogy), stepwise=always)(lambda x, y: _times_log(x, y, log))
+pointwise(*overloads(aten.special_xlog1py), stepwise=always)(lambda x, y: _times_log(x, y, log1p))
 
 
 def _log_of_sum(a: Value, b: Value, exponential: Formula, scale: float) -> Value:
@@ -48,7 +60,7 @@ def sinc(x: Value) -> Value:
     return where(x.eq(0), 1, sin(product) / product)
 
 
-@pointwise(aten.special_entr.default)
+@pointwise(aten.special_entr.default, stepwise=always)
 def entr(x: Value) -> Value:
     return where(x > 0, -x * log(x), where(x.eq(0), 0, where(is_nan(x), x, -math.inf)))
 
@@ -85,14 +97,14 @@ def hypot(a: Value, b: Value) -> Value:
     return where(a.eq(math.inf) | b.eq(math.inf), math.inf, length)
 
 
-@pointwise(aten.logit.default)
+@pointwise(aten.logit.default, stepwise=always)
 def logit(x: Value, eps: Value | None) -> Value:
     if eps is not None:
         x = minimum(maximum(x, eps), 1 - eps)
     return log(x / (1 - x))
 
 
-@pointwise(aten.logit_backward.default)
+@pointwise(aten.logit_backward.default, stepwise=always)
 def logit_backward(grad: Value, x: Rounded, eps: Value | None) -> Value:
     low, high = (0, 1) if eps is None else (eps, 1 - eps)
     inside = grad / abs(x * (1 - x))  # abs: the same for -0 as for 0

@@ -38,7 +38,7 @@ def lower(module: GraphModule) -> GraphModule:
             inline(node, why)
             continue
         try:
-            fused.text = write_program(fused)
+            fused.text = write_program(fused, options.rounds_each)
             device = device_of(node)
             fused.call = Program(fused.text, fused.profiled_name, service.number(options.generator, device), device)
         except NotFusable as reason:
