@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 
 from fourfold.compiler import fallback, passes
 from fourfold.compiler.lowering import decompositions
+from fourfold.compiler.lowering.rounding_decompositions import rounding_as_eager
 from fourfold.compiler.options import Options
 from fourfold.compiler.passes.recurrent import FUNCTIONS, NAMES, Call, traced
 from fourfold.compiler.tracing import KEPT
@@ -127,7 +128,7 @@ def table(program: ExportedProgram) -> dict[object, object]:
         and not op._schema.name.removeprefix("aten::").startswith(WHOLE)
         and op not in NAMES
     }
-    return found | decompositions() | recurrent(program)
+    return found | (rounding_as_eager() if Options().rounds_each else decompositions()) | recurrent(program)
 
 
 def recurrent(program: ExportedProgram) -> dict[object, object]:

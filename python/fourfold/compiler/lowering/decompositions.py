@@ -15,6 +15,7 @@ from fourfold.compiler.lowering.call import beyond
 
 aten = torch.ops.aten
 CONTIGUOUS = torch.contiguous_format
+LOW = (torch.float16, torch.bfloat16)
 
 Function = Callable[..., object]
 # By operator. Late ones stay one operator while a graph is traced, because alone torch's kernel is faster.
@@ -73,6 +74,11 @@ def is_empty(x: Tensor) -> bool:
 
 def is_real(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.is_floating_point()
+
+
+def computed(x: Tensor) -> Tensor:
+    """x in the dtype in which torch's kernels compute."""
+    return x.float() if x.dtype in LOW else x
 
 
 def multiply_add(a: Tensor, b: Tensor | float, c: Tensor) -> Tensor:
@@ -164,7 +170,7 @@ def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0
     common = torch.result_type(x, target)
     if not torch.can_cast(common, x.dtype):
         return NotImplemented
-    apart = (x - target).abs()
+    apart = (computed(x) - computed(target)).abs()
     loss = torch.where(apart <= delta, 0.5 * apart * apart, delta * (apart - 0.5 * delta)).to(x.dtype)
     return reduced(loss, reduction)
 
@@ -190,10 +196,11 @@ def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 
 @decomposes(aten.smooth_l1_loss_backward.default, LATE)
 def smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float) -> Tensor:
     """NaN where the difference is NaN, as in torch's kernel but not in torch's decomposition."""
-    apart = x - target
+    dtype = torch.promote_types(grad.dtype, torch.result_type(x, target))
+    grad, apart = computed(grad), computed(x) - computed(target)
     scaled = grad / apart.numel() if reduction == 1 else grad
     inside = scaled * apart / beta
-    return torch.where(apart <= -beta, -scaled, torch.where(apart >= beta, scaled, inside))
+    return torch.where(apart <= -beta, -scaled, torch.where(apart >= beta, scaled, inside)).to(dtype)
 
 
 @decomposes(aten.log_sigmoid_forward.default, LATE)
@@ -209,7 +216,7 @@ def log_sigmoid_backward(grad: Tensor, x: Tensor, buffer: Tensor) -> object:
     """On a GPU, where torch's forward saves nothing in the buffer."""
     if buffer.shape == x.shape:
         return NotImplemented
-    value = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    value = computed(x)
     z = torch.exp(-torch.abs(value))
     part = z / (z + 1)
     return (grad * torch.where(value < 0, 1 - part, part)).to(x.dtype)
@@ -222,7 +229,7 @@ def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> object:
     # torch's kernel is faster for float64.
     if not is_last or is_empty(x) or not x.is_floating_point() or x.dtype == torch.float64:
         return NotImplemented
-    value = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    value = computed(x)
     below = value - value.amax(dim, keepdim=True)
     result = below - below.exp().sum(dim, keepdim=True).log()
     return result.to(torch.float32 if half_to_float else x.dtype).contiguous()

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from fourfold.compiler.dtypes import statistics_dtype
 from fourfold.compiler.iteration_space import covers_innermost
-from fourfold.compiler.lowering.decompositions import LATE, decomposes, is_empty, is_real
+from fourfold.compiler.lowering.decompositions import LATE, computed, decomposes, is_empty, is_real
 from fourfold.compiler.views import hint
 
 aten = torch.ops.aten
-LOW = (torch.float16, torch.bfloat16)
 # With fewer elements of a channel in each of several images, torch's batch norm is faster. Measured with AVX2, trained,
 # with ReLU. A single image's, as in an instance norm, lie together.
 FEWEST = 45
@@ -187,11 +186,6 @@ def batch_norm_backward(
 def centered(grad: Tensor, normal: Tensor, over: list[int]) -> Tensor:
     """The gradient minus its mean and minus its projection on the normalized input."""
     return grad - grad.mean(over, keepdim=True) - normal * (grad * normal).mean(over, keepdim=True)
-
-
-def computed(x: Tensor) -> Tensor:
-    """x in the dtype in which torch's kernels compute."""
-    return x.float() if x.dtype in LOW else x
 
 
 def reduced_by_channel(x: Tensor) -> list[int] | None:

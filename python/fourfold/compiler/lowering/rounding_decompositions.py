@@ -90,6 +90,16 @@ def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 
     return reduced(torch.where(apart < most, 0.5 * apart * apart / most, apart - 0.5 * most), reduction)
 
 
+@decomposes(aten._log_softmax.default, STEPS)
+def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> object:
+    """The kernel for the last dimension rounds the sum of a row, and its logarithm."""
+    if half_to_float or x.dim() == 0 or dim % x.dim() != x.dim() - 1 or is_empty(x):
+        return NotImplemented
+    value = x.float()
+    below = value - value.amax(dim, keepdim=True)
+    return (below - below.exp().sum(dim, keepdim=True).to(x.dtype).log()).to(x.dtype).contiguous()
+
+
 @decomposes(aten.binary_cross_entropy_backward.default, STEPS)
 def binary_cross_entropy_backward(
     grad: Tensor, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = 1
