@@ -106,3 +106,17 @@ def test_numbers(dtype: torch.dtype) -> None:
     x, mask = (torch.rand(SIZE) * 2 + 0.01).to(dtype), torch.rand(SIZE) < 0.5
     x[::2] = 0.3
     expect_the_bits_of_eager(lambda x, mask: [function(x, 0.3, mask) for function in OF_NUMBERS.values()], x, mask)
+
+
+@pytest.mark.parametrize("dtype", LOW, ids=str)
+def test_numbers_that_each_call_provides(dtype: torch.dtype) -> None:
+    """After the first call torch traces the number as an input."""
+    x = (torch.rand(SIZE) * 2 + 0.01).to(dtype)
+
+    def function(x: Tensor, n: float) -> list[Tensor]:
+        return [-(x - n), -(x * n), -torch.add(x, x, alpha=n), x.clamp(max=n).float() * 0.3]
+
+    compiled = torch.compile(function, backend="fourfold")
+    for number in (0.1, 0.3, 0.7):
+        for actual, expected in zip(compiled(x, number), function(x, number), strict=True):
+            assert torch.equal(actual, expected)

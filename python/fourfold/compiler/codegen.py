@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 
 from fourfold.compiler.dtypes import FLOAT32, FLOAT64, INT64, KINDS, ROUNDED, TYPES
-from fourfold.compiler.fused import INNER, Fused
+from fourfold.compiler.fused import Fused
 from fourfold.compiler.ir import Axis, Output, Program, Value
 from fourfold.compiler.iteration_space import IterationSpace, renumbered
 from fourfold.compiler.lowering import POINTWISE, ROWS, Call, NotFusable, Operand, is_stepwise
@@ -107,7 +107,7 @@ class Codegen:
         result = lower(call, *args, **kwargs)
         self.program.rounding = None
         results = result if isinstance(result, tuple) else (call.finished(call(result)),)
-        if self.rounds_each and INNER not in node.meta:
+        if self.rounds_each:
             pairs = zip(results, dtypes, strict=True)
             results = tuple(value if value is None else call.rounded(value, dtype) for value, dtype in pairs)
         return results if isinstance(result, tuple) else results[0]

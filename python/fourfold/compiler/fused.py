@@ -18,9 +18,7 @@ from fourfold.compiler.support import constant_of, is_tensor, refuse
 from fourfold.compiler.views import RESHAPES, VIEWS, shape_of
 
 LONGEST_PROFILED_NAME = 60
-# In the meta of a piece of a decomposed operator that only other pieces read: unlike an operator's result, not rounded.
-INNER = "inner"
-COPIED_META = ("val", "stack_trace", "source_fn_stack", INNER)
+COPIED_META = ("val", "stack_trace", "source_fn_stack")
 UNKNOWN = object()  # a symbolic size that the subgraph can't compute
 
 

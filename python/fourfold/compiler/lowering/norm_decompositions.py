@@ -95,8 +95,8 @@ def group_norm_backward(
 def batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, momentum: float, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Batch norm with known statistics."""
-    scale = (variance + eps).rsqrt()
+    """Batch norm with known statistics, computed in float32: another program may write the scale to memory."""
+    scale = (computed(variance) + eps).rsqrt()
     scale = scale if weight is None else scale * weight
     shift = -mean * scale if bias is None else bias - mean * scale
     result = (x * of_channels(scale, x) + of_channels(shift, x)).to(x.dtype)

@@ -12,7 +12,6 @@ from torch.fx import GraphModule, Node
 
 from fourfold.compiler import alone
 from fourfold.compiler.fallback import visiting
-from fourfold.compiler.fused import INNER
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.lowering.decompositions import late
 from fourfold.compiler.nest import service
@@ -96,8 +95,4 @@ def replaced(node: Node, table: dict[object, Callable[..., object]], inputs: Siz
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), record.value)
         return table[node.target](*args, **kwargs)
 
-    written = rewritten(node, pieces, inputs, table, "its pieces read")
-    for piece in written or ():
-        if set(piece.users) <= set(written):
-            piece.meta[INNER] = True
-    return written
+    return rewritten(node, pieces, inputs, table, "its pieces read")

@@ -11,7 +11,6 @@ from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_flatten
 
 from fourfold.compiler.fallback import visiting
-from fourfold.compiler.fused import INNER
 from fourfold.compiler.in_place import is_returned
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
 from fourfold.compiler.parts import SELECT, SLICE
@@ -55,4 +54,4 @@ def reshaped_back(node: Node) -> Node:
 def key_of(node: Node) -> object:
     """Equal for calls of one operator with the same arguments. 1, 1.0 and True are different arguments."""
     leaves, structure = tree_flatten((node.args, dict(sorted(node.kwargs.items()))))
-    return node.target, tuple((type(leaf), repr(leaf)) for leaf in leaves), str(structure), INNER in node.meta
+    return node.target, tuple((type(leaf), repr(leaf)) for leaf in leaves), str(structure)
