@@ -36,7 +36,7 @@ BINARY = {
     "boolean": ("bitwise_and", "bitwise_or", "bitwise_xor"),
 }
 REDUCTIONS = {
-    "float32": ("sum", "amax", "amin"),
+    "float32": ("sum", "amax", "amin", "sum_float64"),
     "float64": ("sum", "amax"),
     "int32": ("amax", "amin"),
     "int64": ("sum", "amin"),
@@ -159,7 +159,10 @@ class Generator:
         name, type, level = rng.choice(self.values)
         choice = rng.random()
         if choice < 0.2 and self.outer is not None and level == 2:
-            return self.add(type, 1, f"{rng.choice(REDUCTIONS[type])} {name}")
+            reduction = rng.choice(REDUCTIONS[type])
+            if reduction == "sum_float64":
+                return self.add("float64", 1, f"{reduction} {name}") if "float64" in self.types else name
+            return self.add(type, 1, f"{reduction} {name}")
         if choice < 0.35:
             to = rng.choice([t for t in self.types if t != type] or [type])
             if to != type and not (self.has_infinities and to.startswith("int")):  # an infinity is no integer

@@ -41,6 +41,7 @@ constexpr Type type_of(Kind kind) {
   _(narrow)     /* int32 -> int32 in a smaller integer's range */  \
   _(rounding)   /* float32 -> float32 that a half type can hold */ \
   _(reduction)  /* numbers, along the columns -> the same */       \
+  _(widening)   /* float32, along the columns -> float64 */        \
   _(every)      /* boolean, along the columns -> the same */
 
 enum class Rule : uint8_t {
@@ -94,7 +95,7 @@ inline constexpr const char* rule_names[] = {
 
 #define FOURFOLD_REDUCTIONS(_)                                                                      \
   _(sum, 1, reduction, 1) _(prod, 1, reduction, 1) _(amax, 1, reduction, 1) _(amin, 1, reduction, 1) \
-  _(all, 1, every, 1) _(any, 1, every, 1)
+  _(all, 1, every, 1) _(any, 1, every, 1) _(sum_float64, 1, widening, 1)
 
 #define FOURFOLD_OPERATIONS(_) FOURFOLD_POINTWISE(_) FOURFOLD_CONVERSIONS(_) FOURFOLD_REDUCTIONS(_)
 
@@ -121,7 +122,8 @@ inline constexpr int operations = sizeof descriptions / sizeof *descriptions;
 constexpr const Description& describe(Operation op) { return descriptions[static_cast<int>(op)]; }
 
 constexpr bool is_reduction(Operation op) {
-  return describe(op).rule == Rule::reduction || describe(op).rule == Rule::every;
+  const Rule rule = describe(op).rule;
+  return rule == Rule::reduction || rule == Rule::every || rule == Rule::widening;
 }
 
 constexpr bool is_floating(Type type) { return type == Type::float32 || type == Type::float64; }
@@ -135,7 +137,8 @@ constexpr bool takes(Rule rule, Type type) {
     case Rule::reduction: return type != Type::boolean;
     case Rule::logical: return !is_floating(type);
     case Rule::narrow: return type == Type::int32;
-    case Rule::rounding: return type == Type::float32;
+    case Rule::rounding:
+    case Rule::widening: return type == Type::float32;
     case Rule::every: return type == Type::boolean;
     default: return true;
   }

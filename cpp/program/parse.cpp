@@ -229,7 +229,8 @@ class Parser : private Lines {
       expect(type_at(k) == type_at(first), "operands of one type", words[4 + k]);
     }
     const Type result = op.rule == Rule::comparison ? Type::boolean
-                        : op.rule == Rule::conversion ? type(std::string_view(op.name).substr(3)) : type_at(first);
+                        : op.rule == Rule::conversion ? type(std::string_view(op.name).substr(3))
+                        : op.rule == Rule::widening   ? Type::float64 : type_at(first);
     expect(value.type == result, name_of(result), words[1]);
   }
 

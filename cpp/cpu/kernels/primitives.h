@@ -51,7 +51,8 @@ inline constexpr int64_t most_elements = 1024;
 
 // Reductions accumulate sums and products of float32 in float64.
 constexpr program::Type type_of_sum(program::Operation op, program::Type type) {
-  const bool adds_up = op == program::Operation::sum || op == program::Operation::prod;
+  using program::Operation;
+  const bool adds_up = op == Operation::sum || op == Operation::prod || op == Operation::sum_float64;
   return adds_up && type == program::Type::float32 ? program::Type::float64 : type;
 }
 

@@ -19,7 +19,8 @@ void combine(Frame& frame, int64_t n, const Instruction& at) {
 template <typename F>
 Primitive* visit_reduction(Operation op, const F& f) {
   switch (op) {
-    case Operation::sum: return f(Sum());
+    case Operation::sum:
+    case Operation::sum_float64: return f(Sum());
     case Operation::prod: return f(Prod());
     case Operation::amax: return f(Amax());
     case Operation::amin: return f(Amin());
@@ -38,6 +39,7 @@ Primitive* column_sum_primitive(Type type) { return type == Type::float32 ? add_
 
 Primitive* reduction_primitive(Operation op, Type type) {
   if (type == Type::boolean) return op == Operation::all ? run<All, bool> : run<Any, bool>;
+  if (op == Operation::sum_float64) return run<WideSum, float>;
   return visit_reduction(op, [&](auto r) {
     using R = decltype(r);
     return type == Type::int32     ? run<R, int32_t>

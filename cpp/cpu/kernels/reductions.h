@@ -18,6 +18,9 @@ struct Sum {
   static constexpr T identity() { return T(0); }
 };
 
+// The exact sum of equal numbers.
+struct WideSum : Sum {};
+
 struct Prod {
   template <typename T>
   static FOURFOLD_FN T of(T a, T b) { return a * b; }
@@ -60,7 +63,7 @@ struct Any {
 // float32 is accumulated in float32 within a block; the blocks' sums are accumulated in float64.
 template <typename T, typename R>
 using Accumulator =
-    std::conditional_t<std::is_same_v<T, float> && (std::is_same_v<R, Sum> || std::is_same_v<R, Prod>), double, T>;
+    std::conditional_t<std::is_same_v<T, float> && (std::is_base_of_v<Sum, R> || std::is_same_v<R, Prod>), double, T>;
 
 // Reduces the lanes by halving, into lanes[0].
 template <typename R, int count, typename A>
@@ -135,10 +138,8 @@ FOURFOLD_FN A folded(const Vectorized<T>& v) {
 }
 
 #if defined(CPU_CAPABILITY_AVX512)
-template <typename R>
-FOURFOLD_FN double folded_exactly(const Floats& v) {
-  const Vectorized<double> low = _mm512_cvtps_pd(_mm512_castps512_ps256(v));
-  return folded<R, double>(Vectorized<double>(R::of(low, Vectorized<double>(_mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1))))));
+FOURFOLD_FN Chain<double> widened(const Floats& v) {
+  return {{_mm512_cvtps_pd(_mm512_castps512_ps256(v)), _mm512_cvtps_pd(_mm512_extractf32x8_ps(v, 1))}};
 }
 
 template <typename R>
@@ -150,10 +151,8 @@ FOURFOLD_FN float folded_in_place(Floats v) {
   return _mm512_cvtss_f32(v);
 }
 #elif defined(CPU_CAPABILITY_AVX2)
-template <typename R>
-FOURFOLD_FN double folded_exactly(const Floats& v) {
-  const Vectorized<double> low = _mm256_cvtps_pd(_mm256_castps256_ps128(v));
-  return folded<R, double>(Vectorized<double>(R::of(low, Vectorized<double>(_mm256_cvtps_pd(_mm256_extractf128_ps(v, 1))))));
+FOURFOLD_FN Chain<double> widened(const Floats& v) {
+  return {{_mm256_cvtps_pd(_mm256_castps256_ps128(v)), _mm256_cvtps_pd(_mm256_extractf128_ps(v, 1))}};
 }
 
 template <typename R>
@@ -164,21 +163,52 @@ FOURFOLD_FN float folded_in_place(Floats v) {
   return _mm256_cvtss_f32(v);
 }
 #else
-template <typename R>
-FOURFOLD_FN double folded_exactly(const Floats& v) { return folded<R, double>(v); }
+FOURFOLD_FN Chain<double> widened(const Floats& v) {
+  float lanes[Floats::size()];
+  double wide[Floats::size()];
+  v.store(lanes);
+  for (int l = 0; l < Floats::size(); ++l) wide[l] = lanes[l];
+  return {{Vectorized<double>::loadu(wide), Vectorized<double>::loadu(wide + Chain<double>::size)}};
+}
+
 template <typename R>
 FOURFOLD_FN float folded_in_place(const Floats& v) { return folded<R, float>(v); }
 #endif
 
+template <typename R>
+FOURFOLD_FN double folded(const Chain<double>& lanes) {
+  return folded<R, double>(Vectorized<double>(R::of(lanes.part[0], lanes.part[1])));
+}
+
+// The sum of a row in float64. Four vectors at a time are added in float32, by pairs, so that equal numbers add up
+// exactly, and a quarter of them, which doesn't overflow.
+inline double wide_sum(const float* from, int64_t n) {
+  constexpr int64_t lanes = Floats::size();
+  const auto quarter = [from](int64_t k) { return Floats::loadu(from + k) * Floats(0.25f); };
+  Chain<double> sum{{Vectorized<double>(0.0), Vectorized<double>(0.0)}};
+  const auto add_up = [&sum](const Floats& v) {
+    const Chain<double> wide = widened(v);
+    for (int p = 0; p < 2; ++p) sum.part[p] = sum.part[p] + wide.part[p];
+  };
+  int64_t k = 0;
+  for (; k + 4 * lanes <= n; k += 4 * lanes) {
+    add_up((quarter(k) + quarter(k + lanes)) + (quarter(k + 2 * lanes) + quarter(k + 3 * lanes)));
+  }
+  for (; k + lanes <= n; k += lanes) add_up(quarter(k));
+  if (k < n) add_up(Floats::set(Floats(0.0f), Floats::loadu(from + k, n - k), n - k) * Floats(0.25f));
+  return 4 * folded<Sum>(sum);
+}
+
 template <typename R, typename T>
 inline auto reduce_vectors(const T* from, int64_t n) {
-  const Chain<T> lanes = reduced_lanes<R>(from, n);
-  if constexpr (std::is_same_v<T, double>) {
-    return folded<R, double>(Vectorized<double>(R::of(lanes.part[0], lanes.part[1])));
+  if constexpr (std::is_same_v<R, WideSum>) {
+    return wide_sum(from, n);
+  } else if constexpr (std::is_same_v<T, double>) {
+    return folded<R>(reduced_lanes<R>(from, n));
   } else if constexpr (std::is_same_v<Accumulator<T, R>, double>) {
-    return folded_exactly<R>(lanes.part[0]);
+    return folded<R>(widened(reduced_lanes<R>(from, n).part[0]));
   } else {
-    return folded_in_place<R>(lanes.part[0]);
+    return folded_in_place<R>(reduced_lanes<R>(from, n).part[0]);
   }
 }
 
@@ -273,7 +303,7 @@ inline void reduce_rows(const Frame& frame, int64_t n, const Slot& in, void* out
   const int64_t columns = n / frame.rows;
   int64_t r = 0;
 #if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
-  if constexpr (std::is_same_v<T, float>) {
+  if constexpr (std::is_same_v<T, float> && !std::is_same_v<R, WideSum>) {
     for (; in.stride != 0 && r + Floats::size() <= frame.rows; r += Floats::size()) {
       reduce_side_by_side<R>(from + r * columns, columns, frame.first, to + r);
     }

@@ -184,9 +184,8 @@ class Scheduler {
       live.materialized = row_slot();
       stage().rows.push_back(step(load, static_cast<uint16_t>(live.materialized), {input_slot(v)}));
     } else if (is_sum(v)) {  // converts the sum to the value's type
-      const Type type = value(value(v).operand[0]).type;
-      const Type summed = type_of_sum(value(v).op, type);
-      Primitive* convert = summed == type ? copy_primitive(type) : plain_primitive(Operation::to_float32, summed);
+      const Type summed = type_of_sum(value(v).op, value(value(v).operand[0]).type);
+      Primitive* convert = summed == value(v).type ? copy_primitive(summed) : plain_primitive(Operation::to_float32, summed);
       const int sum = live.materialized;
       live.materialized = row_slot();
       stage().rows.push_back(step(convert, static_cast<uint16_t>(live.materialized), {sum}));

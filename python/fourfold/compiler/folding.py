@@ -11,7 +11,7 @@ from fourfold.compiler.dtypes import BOOLEAN, FLOATING, INTEGERS, NARROW, ROUNDE
 
 Value = Any  # fourfold.compiler.ir.Value, whose module imports this one; Python operators on it write operations
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
-REDUCTIONS = frozenset({"sum", "prod", "amax", "amin", "all", "any"})
+REDUCTIONS = frozenset({"sum", "prod", "amax", "amin", "all", "any", "sum_float64"})
 
 # Folded in Python's float64 arithmetic: rounded to float32, each gives the same result as float32 arithmetic.
 LOW = {op: dtype for dtype, op in ROUNDED.items()}

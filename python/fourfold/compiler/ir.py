@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from fourfold.compiler import folding
-from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, INT32, INTEGERS, KINDS, TYPES
+from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, FLOAT64, INT32, INTEGERS, KINDS, TYPES
 
 COMMUTATIVE = frozenset({"add", "mul", "eq", "ne", "bitwise_and", "bitwise_or", "bitwise_xor"})
 OPERATORS = {
@@ -33,6 +33,8 @@ OF_BOOLEANS = {
     "amin": "all",
 }
 OF_INTEGERS = {name: f"integer_{name}" for name in ("floor_divide", "trunc_divide", "fmod", "remainder")}
+# The types of results that don't have their operands'.
+RESULTS = {**dict.fromkeys(folding.COMPARISONS, BOOLEAN), "sum_float64": FLOAT64}
 
 Dims = tuple[tuple[int, ...], ...]  # for each dimension, the axes along which it runs
 Number = bool | int | float
@@ -86,6 +88,7 @@ where, minimum, maximum, copysign = map(operation, ("where", "minimum", "maximum
 exp, exp2, expm1, log, log1p = map(operation, ("exp", "exp2", "expm1", "log", "log1p"))
 sqrt, rsqrt, sin, tanh, sigmoid, erf = map(operation, ("sqrt", "rsqrt", "sin", "tanh", "sigmoid", "erf"))
 sum_, prod, amax, amin, all_, any_ = map(operation, ("sum", "prod", "amax", "amin", "all", "any"))  # along the columns
+sum_float64 = operation("sum_float64")
 
 
 def is_nan(value: Value) -> Value:
@@ -121,7 +124,7 @@ class Axis:
 @dataclass(eq=False, repr=False)
 class Program:
     """Builds a program: shares common subexpressions and folds constants; text() omits dead code. has_float64: whether
-    the device computes in it."""
+    the device computes in it; is_on_cpu: where it costs little."""
 
     inputs: list[Input] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
@@ -130,9 +133,9 @@ class Program:
     names: dict[Value, str] = field(default_factory=dict)  # of a program that was read from text
     has_float64: bool = True
     rounding: str | None = None  # the operation that rounds each new value of float32; see lowering.STEPWISE
-    held: dict[tuple[Value, str], bool] = field(
-        default_factory=dict
-    )  # by value and rounding: whether it changes nothing
+    # By value and rounding: whether it changes nothing.
+    held: dict[tuple[Value, str], bool] = field(default_factory=dict)
+    is_on_cpu: bool = False
     _known: dict[tuple, Value] = field(default_factory=dict)
 
     def _value(self, op: str, type: str, operands: tuple[Value, ...] = (), attribute: object = None) -> Value:
@@ -188,7 +191,7 @@ class Program:
         if value is None:
             if op in COMMUTATIVE and given[0].is_constant:
                 given = given[::-1]
-            value = self._value(op, BOOLEAN if op in folding.COMPARISONS else type, given)
+            value = self._value(op, RESULTS.get(op, type), given)
         is_step = self.rounding not in (None, op) and value.type == FLOAT32
         return self.apply(self.rounding, value) if is_step else value
 

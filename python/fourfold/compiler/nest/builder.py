@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from fourfold.compiler.dtypes import FLOAT64, INT64
+import functools
+from collections.abc import Sequence
+
+from fourfold.compiler.dtypes import FLOAT32, FLOAT64, INT64
 from fourfold.compiler.ir import Value
 from fourfold.compiler.nest.layout import SHORT_ROWS, SIDE_BY_SIDE, STRIDED, UNIT, Layout
 from fourfold.compiler.nest.loops import POINTER, SCRATCH, Constant, Function, Operand, Ref, Store, Writer
@@ -152,6 +155,28 @@ class Builder:
 
     def combined(self, op: str, a: Operand, b: Operand) -> Ref:
         return self.writer.let(COMBINED[op], b.type, a, b, lanes=b.lanes)
+
+    # sum_float64: sums in float64 of four vectors each, which are added in float32. The interpreter has the same order.
+
+    def quarter(self, vector: Operand) -> Ref:
+        return self.writer.let("mul", FLOAT32, vector, Constant(0.25, FLOAT32, self.lanes), lanes=self.lanes)
+
+    def four(self, quarters: Sequence[Operand]) -> Ref:
+        """Equal numbers add up exactly by pairs, and quarters don't overflow."""
+        a, b, c, d = quarters
+        return self.combined("sum", self.combined("sum", a, b), self.combined("sum", c, d))
+
+    def wide(self, vector: Operand) -> Ref:
+        return self.writer.let("to_float64", FLOAT64, vector, lanes=self.lanes)
+
+    def wide_sum(self, vectors: Sequence[Operand], fours: int) -> Operand:
+        """The lanes' sums of quarters. fours: how many whole groups of four begin the vectors."""
+        quarters, first = [self.quarter(vector) for vector in vectors], fours * CHAINS
+        parts = [self.four(quarters[k : k + CHAINS]) for k in range(0, first, CHAINS)] + quarters[first:]
+        return functools.reduce(functools.partial(self.combined, "sum"), map(self.wide, parts))
+
+    def of_quarters(self, total: Operand) -> Ref:
+        return self.writer.let("mul", FLOAT64, total, Constant(4.0, FLOAT64, total.lanes), lanes=total.lanes)
 
     def behind_blocks(self) -> Ref:
         blocks = self.writer.index(

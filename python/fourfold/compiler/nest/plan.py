@@ -20,6 +20,7 @@ COMBINED = {  # the operation that combines two parts of a reduction
     "amin": "minimum",
     "all": "bitwise_and",
     "any": "bitwise_or",
+    "sum_float64": "add",
 }
 COSTS = {name: cost for name, _, _, cost in _C.operations()}
 CHEAP = 6  # values of at most this cost, in additions, are recomputed instead of kept
@@ -193,7 +194,7 @@ def total_type(op: str, type: str) -> str:
 
 
 def identity(op: str, type: str) -> bool | int | float:
-    if op in ("sum", "prod", "all", "any"):
+    if op in ("sum", "prod", "all", "any", "sum_float64"):
         one = op in ("prod", "all")
         return one if type == BOOLEAN else int(one) if type not in (FLOAT32, FLOAT64) else float(one)
     if type in (FLOAT32, FLOAT64):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fourfold.compiler.dtypes import BOOLEAN, INT64
 from fourfold.compiler.folding import REDUCTIONS
 from fourfold.compiler.ir import Value
-from fourfold.compiler.nest.builder import Builder
+from fourfold.compiler.nest.builder import CHAINS, Builder
 from fourfold.compiler.nest.layout import BROADCAST, ROW_BY_ROW, UNIT, Layout
 from fourfold.compiler.nest.loops import BEGIN, END, Constant, Function, Operand, Ref, Store, StoreRows
 from fourfold.compiler.nest.odometer import Odometer
@@ -154,6 +154,9 @@ class ShortRows(Builder):
 
     def reduced(self, value: Value, columns: list[Operand]) -> Ref:
         """In the order of a block of a longer row: by the lanes of its chains, which are then folded by halves."""
+        if value.op == "sum_float64":
+            fours, own = len(columns) // (CHAINS * self.lanes), [columns[k :: self.lanes] for k in range(self.lanes)]
+            return self.of_quarters(self.folded(value, [self.wide_sum(each, fours) if each else None for each in own]))
         lanes: list[Operand | None] = [None] * self.lanes
         for column, vector in enumerate(columns):
             lanes[column % self.lanes] = self.both(value.op, lanes[column % self.lanes], vector)

@@ -143,18 +143,42 @@ class SideBySide(ShortRows):
             self.fill(value.op, type, self.total_at(value, Constant(0, INT64))[0], 1)
         with writer.loop(0, self.column_count, self.block, name="start") as start:
             count = writer.index("min", self.block, writer.index("-", self.column_count, start), "count")
-            for value in sums:
-                self.fill(value.op, value.type, self.chains(value), CHAINS * self.lanes)
-            whole = writer.index("*", writer.index("/", count, self.lanes), self.lanes, "whole")
-            with writer.loop(0, count, 1, name="column") as column:
-                own = writer.index("%", column, CHAINS * self.lanes)
-                left = writer.index("+", writer.index("-", column, whole), (CHAINS - 1) * self.lanes)
-                is_whole = writer.let("<", BOOLEAN, column, whole)
-                place = writer.let("select", INT64, is_whole, own, left, name="place")
-                self.run_column(stage, writer.index("+", start, column), place)
+            self.run_columns(stage, start, count)
             for value in sums:
                 with writer.loop(0, self.rows, self.lanes) as k:
                     self.add_block(value, k)
+
+    def run_columns(self, stage: int, start: Operand, count: Operand) -> None:
+        """Adds up this many columns from start on."""
+        writer, sums, group = self.writer, self.plan.sums(stage), CHAINS * self.lanes
+        wide = [value for value in sums if value.op == "sum_float64"]
+        for value in sums:
+            if value in wide:
+                self.fill(value.op, FLOAT64, self.wide_chain(value), self.lanes)
+            else:
+                self.fill(value.op, value.type, self.chains(value), group)
+        whole = writer.index("*", writer.index("/", count, self.lanes), self.lanes, "whole")
+        fours = writer.index("*", writer.index("/", count, group), group, "fours") if wide else count
+        with writer.loop(0, count, 1, name="column") as column:
+            own = writer.index("%", column, group)
+            left = writer.index("+", writer.index("-", column, whole), group - self.lanes)
+            is_whole = writer.let("<", BOOLEAN, column, whole)
+            place = writer.let("select", INT64, is_whole, own, left, name="place")
+            self.when_equal(column, fours, wide, lambda value: self.fill("sum", FLOAT32, self.chains(value), group))
+            self.run_column(stage, writer.index("+", start, column), place)
+            self.when_equal(
+                own, Constant(group - 1, INT64), wide, lambda v: self.add_wide(v, lambda held: [self.four(held)])
+            )
+        if wide:
+            with writer.when(writer.let("<", BOOLEAN, fours, count)):
+                for value in wide:
+                    self.add_wide(value, list)
+
+    def when_equal(self, a: Operand, b: Operand, values: list[Value], write: Callable[[Value], None]) -> None:
+        if values:
+            with self.writer.when(self.writer.let("equal", BOOLEAN, a, b)):
+                for value in values:
+                    write(value)
 
     def fill(self, op: str, type: str, pointer: Ref, places: int) -> None:
         first = Constant(identity(op, type), type, self.lanes)
@@ -172,12 +196,37 @@ class SideBySide(ShortRows):
 
     def accumulate_at(self, value: Value, vector: Operand, place: Operand, k: Operand) -> None:
         pointer, offset = self.chain_at(value, place, k)
+        if value.op == "sum_float64":
+            self.writer.body.append(Store(self.quarter(vector), pointer, offset, FLOAT32))
+            return
         old = self.load_scratch(value.type, pointer, offset)
         self.writer.body.append(Store(self.combined(value.op, old, vector), pointer, offset, value.type))
+
+    # sum_float64: as many float32 places as chains have lanes hold the columns that are added next.
+
+    def wide_chain(self, value: Value) -> Ref:
+        """The address of the sum of each lane, behind these places."""
+        offset = Constant(CHAINS * self.lanes * SIDE_BY_SIDE_ROWS, INT64)
+        return self.advance(self.chains(value), FLOAT32, offset, f"{self.plan.name(value)}_wide")
+
+    def add_wide(self, value: Value, parts: Callable[[list[Ref]], list[Ref]]) -> None:
+        """parts: what is added to the sum of a lane, in this order, from the lane's places."""
+        with self.writer.loop(0, self.rows, self.lanes) as k:
+            for lane in range(self.lanes):
+                held = [self.chain_at(value, chain * self.lanes + lane, k) for chain in range(CHAINS)]
+                offset = self.writer.index("+", k, lane * SIDE_BY_SIDE_ROWS)
+                total = self.load_scratch(FLOAT64, self.wide_chain(value), offset)
+                for part in parts([self.load_scratch(FLOAT32, *place) for place in held]):
+                    total = self.combined("sum", total, self.wide(part))
+                self.writer.body.append(Store(total, self.wide_chain(value), offset, FLOAT64))
 
     def folded(self, value: Value, k: Operand) -> Operand:
         """Folds as a vector of chains is folded: the chains, and then their lanes by halves."""
         type = total_type(value.op, value.type)
+        if value.op == "sum_float64":
+            places = [self.writer.index("+", k, lane * SIDE_BY_SIDE_ROWS) for lane in range(self.lanes)]
+            sums = [self.load_scratch(FLOAT64, self.wide_chain(value), place) for place in places]
+            return self.of_quarters(self.halved(value.op, sums))
 
         def chain(number: int, lane: int) -> Ref:
             return self.load_scratch(value.type, *self.chain_at(value, number * self.lanes + lane, k))
@@ -188,9 +237,12 @@ class SideBySide(ShortRows):
             lanes.append(self.combined(value.op, *pairs))
         if (value.type, type) == (FLOAT32, FLOAT64):
             lanes = [self.writer.let("to_float64", type, vector, lanes=self.lanes) for vector in lanes]
+        return self.halved(value.op, lanes)
+
+    def halved(self, op: str, lanes: list[Operand]) -> Operand:
         while len(lanes) > 1:
             half = len(lanes) // 2
-            lanes = [self.combined(value.op, lanes[n], lanes[n + half]) for n in range(half)]
+            lanes = [self.combined(op, lanes[n], lanes[n + half]) for n in range(half)]
         return lanes[0]
 
     # One column.

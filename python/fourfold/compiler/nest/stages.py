@@ -2,7 +2,8 @@
 
 Reductions add up as the interpreter does (cpp/cpu/kernels/reductions.h): a block's elements go to the lanes of four
 chains in turn, the chains are folded, and the blocks' results added in order, sums and products of float32 in float64.
-So a nest gives the same bits as the interpreter, with any number of threads."""
+sum_float64 has one chain, to which four vectors are added at a time. So a nest gives the same bits as the interpreter,
+with any number of threads."""
 
 from __future__ import annotations
 
@@ -63,11 +64,15 @@ class Stages(Builder):
     def new_chains(self, value: Value) -> list[Ref]:
         first = Constant(identity(value.op, value.type), value.type, self.lanes)
         name = f"{self.plan.name(value)}_lanes"
-        return [self.writer.variable(value.type, first, self.lanes, name) for _ in range(CHAINS)]
+        count = 1 if value.op == "sum_float64" else CHAINS
+        return [self.writer.variable(value.type, first, self.lanes, name) for _ in range(count)]
 
     def folded(self, each: Sum) -> Ref:
-        a, b, c, d = (self.writer.get(chain) for chain in each.chains)
         op = each.value.op
+        if op == "sum_float64":
+            lanes = self.writer.get(each.chains[0])
+            return self.of_quarters(self.writer.let("fold", FLOAT64, lanes, attribute="sum"))
+        a, b, c, d = (self.writer.get(chain) for chain in each.chains)
         lanes = self.combined(op, self.combined(op, a, b), self.combined(op, c, d))
         return self.writer.let("fold", total_type(op, each.value.type), lanes, attribute=op)
 
@@ -100,7 +105,7 @@ class Stages(Builder):
 
     def run_chains(self, each: Sum, count: Operand) -> None:
         """Adds up the contents of a buffer."""
-        kind = each.value.type
+        kind = each.value.operands[0].type
 
         def add(places: list[Operand], mask: Ref | None, chain: Ref | None) -> None:
             masks = () if mask is None else (mask,)
@@ -143,6 +148,9 @@ class Stages(Builder):
         if mask is not None:
             first = Constant(identity(op, vector.type), vector.type, self.lanes)
             vector = writer.let("where", vector.type, mask, vector, first, lanes=self.lanes)
+        if op == "sum_float64":
+            self.accumulate_wide(each, vector, chain)
+            return
         if chain is None or isinstance(chain, Constant):
             variable = each.chains[copy if chain is None else chain.value]
             writer.assign(variable, self.combined(op, writer.get(variable), vector))
@@ -152,3 +160,14 @@ class Stages(Builder):
             is_this = writer.let("equal", BOOLEAN, chain, Constant(k, INT64))
             new = self.combined(op, old, vector)
             writer.assign(variable, writer.let("select", vector.type, is_this, new, old, lanes=self.lanes))
+
+    def accumulate_wide(self, each: Sum, vector: Ref, chain: Ref | None) -> None:
+        """chain: of a remaining vector, which is added alone."""
+        part = self.quarter(vector)
+        if chain is None:
+            each.four.append(part)
+            if len(each.four) < CHAINS:
+                return
+            part, each.four = self.four(each.four), []
+        (variable,) = each.chains
+        self.writer.assign(variable, self.combined("sum", self.writer.get(variable), self.wide(part)))

@@ -232,11 +232,16 @@ class StepsOfRow(LoopOverSteps):
         op, kind, type = value.op, value.operands[0].type, total_type(value.op, value.type)
         combined: Callable[..., Operand] = functools.partial(self.builder.combined, op)
         first = Constant(identity(op, kind), kind, self.lanes)
+        if self.mask is not None:
+            last = self.writer.let("where", kind, self.mask, vectors[-1], first, lanes=self.lanes)
+            vectors = [*vectors[:-1], last]
+        if op == "sum_float64":
+            lanes = self.builder.wide_sum(vectors, self.columns // (CHAINS * self.lanes))
+            return self.builder.of_quarters(self.writer.let("fold", type, lanes, attribute="sum"))
         chains: list[Operand] = [first] * CHAINS
         for start, vector in zip(self.starts, vectors, strict=True):
             chain = chain_of(start, self.columns, self.lanes)
-            masked = [self.writer.let("where", kind, m, vector, first, lanes=self.lanes) for m in self.masks(start)]
-            chains[chain] = combined(chains[chain], *(masked or [vector]))
+            chains[chain] = combined(chains[chain], vector)
         lanes = combined(combined(*chains[:2]), combined(*chains[2:]))
         part = self.writer.let("fold", type, lanes, attribute=op)
         return self.builder.in_type(value, combined(Constant(identity(op, type), type), part))
@@ -275,6 +280,8 @@ class StepsSideBySide(ShortRows):
 
     def reduced(self, value: Value, columns: list[Operand]) -> Ref:
         """Adds up in the interpreter's order for a row with a lane for each column: see stages.py."""
+        if value.op == "sum_float64":
+            return super().reduced(value, columns)
         chains: list[list[Operand | None]] = [[None] * self.lanes for _ in range(CHAINS)]
         for column, vector in enumerate(columns):
             chain, lane = chains[chain_of(column, len(columns), self.lanes)], column % self.lanes

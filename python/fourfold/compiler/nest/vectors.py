@@ -28,10 +28,11 @@ class Place:
 
 @dataclass(slots=True)
 class Sum:
-    """A reduction in one block: its chains, or the memory that holds its operand."""
+    """A reduction in one block: its chains, or the memory that holds its operand. four: vectors to add before that."""
 
     value: Value
     chains: list[Ref] = field(default_factory=list)
+    four: list[Operand] = field(default_factory=list)
     buffer: Ref | None = None
 
 

@@ -259,10 +259,18 @@ class GridBuilder:
         first = Constant(identity(op, vector.type), vector.type, vector.lanes)
         return self.writer.let("select", vector.type, valid, vector, first, lanes=vector.lanes)
 
+    def summand(self, value: Value, place: Place) -> Operand:
+        """A place's part of a reduction."""
+        vector = self.masked(value.op, self.operand(value.operands[0], place), place.valid)
+        if value.op != "sum_float64":
+            return vector
+        return self.writer.let("to_float64", value.type, vector, lanes=vector.lanes)
+
     def fold(self, value: Value, vector: Operand) -> Operand:
         if not vector.lanes:
             return vector
-        return self.writer.let("fold", value.type, vector, attribute=value.op, name=self.plan.name(value))
+        op = "sum" if value.op == "sum_float64" else value.op
+        return self.writer.let("fold", value.type, vector, attribute=op, name=self.plan.name(value))
 
     def exchanged(self, op: str, total: Operand, group: int) -> Operand:
         """Combines the totals of this many adjacent threads; each of them gets the result."""

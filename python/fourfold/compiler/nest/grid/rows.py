@@ -201,7 +201,7 @@ class Rows(GridBuilder):
         self.write(self.plan.elements(stage), places)
         totals: dict[Value, Operand] = {}
         for value in self.plan.sums(stage):
-            vectors = [self.masked(value.op, self.operand(value.operands[0], p), p.valid) for p in places]
+            vectors = [self.summand(value, place) for place in places]
             if value in before:
                 vectors.insert(0, self.writer.get(before[value]))
             totals[value] = vectors[0]
