@@ -158,6 +158,17 @@ EARLY |= {
 }
 
 
+@decomposes(aten.var_mean.correction)
+def var_mean(
+    x: Tensor, dim: Sequence[int] | None = None, *, correction: float | None = None, keepdim: bool = False
+) -> object:
+    """A program computes `var` in float64; `var_mean`, which norms are decomposed into, in the dtype."""
+    if not is_real(x):
+        return NotImplemented
+    variance = aten.var.correction(x, dim, correction=correction, keepdim=keepdim)
+    return variance, aten.mean.dim(x, dim, keepdim)
+
+
 @decomposes(aten.pow.Scalar)
 def power_of_number(base: float, x: Tensor) -> object:
     """torch's kernel returns a contiguous result."""

@@ -121,7 +121,7 @@ def batch_norm_in_training(
     if not training or over is None:
         return NotImplemented
     value = computed(x)
-    mean, variance = value.mean(over), value.var(over, correction=1)
+    variance, mean = torch.var_mean(value, over, correction=1)
     taken = zip((mean, variance), (running_mean, running_var), strict=True)
     running = [(new * momentum + old * (1 - momentum)).to(old.dtype) for new, old in taken]
     dtype = statistics_dtype(x, weight, bias, running_mean)

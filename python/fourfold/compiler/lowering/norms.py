@@ -8,7 +8,7 @@ import torch
 
 from fourfold.compiler.ir import Value, amax, exp, log, rsqrt, sum_, where
 from fourfold.compiler.lowering.call import Number, rows
-from fourfold.compiler.lowering.reductions import mean, var
+from fourfold.compiler.lowering.reductions import center, count, variance
 
 aten = torch.ops.aten
 ELEMENT = ("element",)
@@ -33,10 +33,11 @@ def log_softmax(x: Value) -> Value:
 
 @rows(aten.native_layer_norm.default, results=("element", "keep", "keep"))
 def layer_norm(x: Value, shape: object, weight: Value | None, bias: Value | None, eps: Number) -> tuple[Value, ...]:
-    rstd = rsqrt(var(x, 0) + eps)
-    normal = (x - mean(x)) * rstd
+    average = center(x)
+    rstd = rsqrt(variance(x, average, 0) + eps)
+    normal = (x - average) * rstd
     scaled = normal if weight is None else normal * weight
-    return (scaled if bias is None else scaled + bias), mean(x), rstd
+    return (scaled if bias is None else scaled + bias), average, rstd
 
 
 def _of_parameters(dtype: object, *arguments: object) -> str | None:
@@ -50,4 +51,4 @@ def layer_norm_backward(
     """rstd times the gradient minus its mean and minus its projection on the normalized input."""
     g = grad if weight is None else grad * weight
     normal = (x - average) * rstd
-    return (g - mean(g) - normal * mean(g * normal)) * rstd, None, None
+    return (g - sum_(g) / count(g) - normal * (sum_(g * normal) / count(g))) * rstd, None, None

@@ -6,7 +6,23 @@ import math
 
 import torch
 
-from fourfold.compiler.ir import Value, all_, amax, amin, any_, exp, is_nan, log, maximum, prod, sqrt, sum_, where
+from fourfold.compiler.dtypes import FLOAT32, FLOAT64
+from fourfold.compiler.ir import (
+    Value,
+    all_,
+    amax,
+    amin,
+    any_,
+    exp,
+    is_nan,
+    log,
+    maximum,
+    prod,
+    sqrt,
+    sum_,
+    sum_float64,
+    where,
+)
 from fourfold.compiler.lowering.call import Call, Number, Operand, Truth, rows
 
 aten = torch.ops.aten
@@ -37,7 +53,23 @@ def count(x: Value) -> Value:
 
 @rows(aten.mean.default, aten.mean.dim)
 def mean(x: Value) -> Value:
-    return sum_(x) / count(x)
+    is_square = x.op == "mul" and x.operands[0] is x.operands[1]  # of which a rounding doesn't matter: an RMS norm's
+    return sum_(x) / count(x) if is_square else center(x) if is_wide(x) else sum_(x) / count(x)
+
+
+def is_wide(x: Value) -> bool:
+    """Whether float64 may compute what needs more digits or a larger range than float32."""
+    return x.type == FLOAT32 and x.program.is_on_cpu
+
+
+def center(x: Value) -> Value:
+    """The mean that a norm subtracts: of equal numbers it is that number, and of large ones it is finite."""
+    if not x.program.is_on_cpu:
+        return sum_(x) / count(x)
+    if x.type == FLOAT32:
+        return (sum_float64(x) / x.program.columns(FLOAT64)).to(FLOAT32)
+    near = sum_(x * ((1 - 2**-30) / count(x)))  # a rounding of the mean could be infinite
+    return near + sum_((x - near) * (1 / count(x)))
 
 
 @rows(aten.linalg_vector_norm.default)
@@ -62,13 +94,32 @@ def logsumexp(x: Value) -> Value:
     return log(sum_(exp(x - shift))) + shift
 
 
-@rows(aten.var.correction)
-def var(x: Value, correction: Number | None) -> Value:
-    """The deviations are summed in a second pass."""
-    correction = 1 if correction is None else correction
-    deviation = x - mean(x)
+def variance(x: Value, average: Value, correction: Number | None) -> Value:
+    """The deviations from the average are summed in a second pass."""
+    deviation, correction = x - average, 1 if correction is None else correction
     left = maximum(count(x) - correction, 0) if correction else count(x)
     return sum_(deviation * deviation) / left
+
+
+@rows(aten.var_mean.correction)
+def var_mean(x: Value, correction: Number | None) -> tuple[Value, Value]:
+    """Of norms: a function's own is decomposed while it is traced."""
+    average = center(x)
+    return variance(x, average, correction), average
+
+
+def exact(x: Value, correction: Number | None) -> tuple[Value, Value]:
+    """The variance and the mean; of float32 in float64, as computed by torch's kernels for CPUs."""
+    if not is_wide(x):
+        return var_mean(x, correction)
+    wide = x.to(FLOAT64)
+    average = sum_(wide) / count(wide)
+    return variance(wide, average, correction), average
+
+
+@rows(aten.var.correction)
+def var(x: Value, correction: Number | None) -> Value:
+    return exact(x, correction)[0]
 
 
 @rows(aten.std.correction)
@@ -76,11 +127,7 @@ def std(x: Value, correction: Number | None) -> Value:
     return sqrt(var(x, correction))
 
 
-@rows(aten.var_mean.correction)
-def var_mean(x: Value, correction: Number | None) -> tuple[Value, Value]:
-    return var(x, correction), mean(x)
-
-
 @rows(aten.std_mean.correction)
 def std_mean(x: Value, correction: Number | None) -> tuple[Value, Value]:
-    return std(x, correction), mean(x)
+    own, average = exact(x, correction)
+    return sqrt(own).to(x.type), average.to(x.type)
