@@ -18,7 +18,6 @@ from fourfold.compiler.views import VIEWS, memory_order
 from fourfold.devices import programs
 
 LETTERS = "abcdefghijklmnopqrstuvwx"
-LONGEST_NAME = 60  # the longest that cpp/program/parse.cpp accepts
 
 
 def write_program(fused: Fused, rounds_each: bool = False) -> str:
@@ -83,18 +82,17 @@ class Codegen:
             self.values[node] = self.lowered(node)
 
     def input(self, node: Node, fake: object) -> Value:
-        if len(node.name) > LONGEST_NAME:
-            node._rename(node.name[: LONGEST_NAME - 10])  # the graph appends a suffix to make it unique
+        name = f"x{len(self.program.inputs)}"  # not the graph's: equal programs have equal texts
         floating = FLOAT64 if self.program.has_float64 else FLOAT32
         if not is_tensor(fake):
-            return self.program.number(node.name, INT64 if isinstance(fake, (int, torch.SymInt)) else floating)
+            return self.program.number(name, INT64 if isinstance(fake, (int, torch.SymInt)) else floating)
         if is_number_elsewhere(fake, self.device):
-            return self.program.number(node.name, floating if fake.dtype == torch.float64 else TYPES[fake.dtype])
+            return self.program.number(name, floating if fake.dtype == torch.float64 else TYPES[fake.dtype])
         dims = self.fused.space.dims[node]
         for d, dim in enumerate(dims):
             if len(dim) == 1:
-                self.read_from.setdefault(dim[0], f"{node.name}.{d}")
-        return self.program.input(node.name, fake.dtype, renumbered(dims, self.axis))
+                self.read_from.setdefault(dim[0], f"{name}.{d}")
+        return self.program.input(name, fake.dtype, renumbered(dims, self.axis))
 
     def lowered(self, node: Node) -> Value | tuple[Value, ...]:
         lower = POINTWISE[node.target] if node.target in POINTWISE else ROWS[node.target].lower

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,6 +19,7 @@ from fourfold.compiler.support import constant_of, is_tensor, refuse
 from fourfold.compiler.views import RESHAPES, VIEWS, shape_of
 
 LONGEST_PROFILED_NAME = 60
+LONGEST_NAME = 60  # in a program's text, as cpp/program/lines.h reads it
 COPIED_META = ("val", "stack_trace", "source_fn_stack")
 UNKNOWN = object()  # a symbolic size that the subgraph can't compute
 
@@ -66,6 +68,11 @@ class Fused:
             name += f"_{word}"
         return name
 
+    def named(self, text: str) -> str:
+        """The program's text, or an error of it, with the graph's names of its inputs instead of x0, x1, …"""
+        names = {f"x{k}": displayed(own.name, k) for k, own in enumerate(self.inputs)}
+        return re.sub(r"\bx\d+\b", lambda word: names.get(word[0], word[0]), text)
+
     def __call__(self, *given: object) -> object:
         try:
             return self.call(*given)
@@ -75,6 +82,7 @@ class Fused:
     def run_operators(self, error: Exception, *given: object) -> object:
         """The fallback: runs torch's operators one by one."""
         if not any(map(fallback.is_traced, given)):
+            error.args = (self.named(str(error)),)
             fallback.report(self.operator, error)
         known: dict[Node, object] = dict(zip(self.inputs, given, strict=True))
         with torch.no_grad():
@@ -84,6 +92,12 @@ class Fused:
                     known[node] = node.target(*args, **kwargs)
         results = tuple(known[node] for node in self.outputs)
         return results[0] if len(results) == 1 else results
+
+
+def displayed(name: str, input: int) -> str:
+    """A name that a program's text may have and that none of its values has."""
+    short = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 10]}_{input}"
+    return f"{short}_" if re.fullmatch(r"v\d+_*", short) else short
 
 
 class Extraction:

@@ -154,7 +154,8 @@ def program_of(node: Node) -> Program:
     names = tuple(map(operator_name, operators_of(node.target)))
     bytes = moved([[*node.all_input_nodes, node]])
     device = device_of(node).type
-    return Program(node.target.__name__, names, node.target.text, bytes, layout(node), device)
+    text = node.target.named(node.target.text)
+    return Program(node.target.__name__, names, text, bytes, layout(node), device)
 
 
 def layout(node: Node) -> str:

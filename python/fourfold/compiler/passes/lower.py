@@ -49,7 +49,7 @@ def lower(module: GraphModule) -> GraphModule:
             inline(node, f"{FAILED}{type(error).__name__}: {error}")
             continue
         if options.trace:
-            log.info("%s", fused.text)
+            log.info("%s", fused.named(fused.text))
     for k, node in enumerate(fused_nodes(module.graph)):
         node.target.__name__ = f"program_{k}"
     return module
