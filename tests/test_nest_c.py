@@ -23,7 +23,7 @@ from fourfold.compiler.nest.layout import Layout
 from fourfold.compiler.nest.llvm import TARGETS, level
 from fourfold.compiler.nest.loops import Nest
 from fourfold.compiler.nest.reading import read
-from nests import INTERPRETER, LLVM, OF_CHANNELS, SHORT
+from nests import INTERPRETER, LLVM, OF_CHANNELS, SHORT, without_sizes
 from once import made_once
 from program_cases import SINE_AND_COSINE, assert_same_bits, programs
 from programs import HEAD
@@ -157,8 +157,8 @@ def compiled(shared: Path) -> dict[str, Case]:
         patch.setattr(service.service, "answer", lambda *request: (asked.append(request[:2]), refuse(*request)))
         service.start()
         for k, case in enumerate(CASES.values()):
-            case.own = case.text + "\n" * (k + 1)
-            case.program = Program(case.own, "c", LLVM)
+            case.program = Program(case.text + "\n" * (k + 1), "c", LLVM)
+            case.own = without_sizes(case.text) + "\n" * (k + 1)
             for inputs, threads in case.calls:
                 torch.set_num_threads(threads)
                 case.program(*inputs)

@@ -84,7 +84,7 @@ class GridExecutable final : public Executable {
       const auto found = known_.find(layout);
       if (found != known_.end()) return &found->second;
     }
-    const auto answer = nests_->find(layout, Generator::llvm);  // waits
+    const auto answer = nests_.find(layout, Generator::llvm);  // waits
     if (!answer.is_final) return nullptr;
     const std::scoped_lock lock(mutex_);
     const auto [place, is_new] = known_.try_emplace(layout);
@@ -108,7 +108,7 @@ class GridExecutable final : public Executable {
   const GridDevice& device_;
   const int32_t index_;
   const Program& program_;
-  const std::shared_ptr<Nests> nests_;
+  Nests& nests_;
   mutable std::mutex mutex_;
   mutable std::map<std::string, Kernels> known_;  // by layout
 };

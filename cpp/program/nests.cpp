@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <deque>
+#include <limits>
 #include <map>
 #include <mutex>
 
@@ -12,32 +12,34 @@
 namespace fourfold::program {
 namespace {
 
-constexpr size_t most_layouts = 16;  // compiled for one program on the CPU; the interpreter runs the others
+constexpr size_t most_layouts = 64;  // compiled for one program on the CPU; the interpreter runs the others
 constexpr size_t most_of_device = 256;  // likewise on devices, which have no interpreter
 constexpr int calls_before = 2;      // a layout is compiled at this call
-
-struct Request {
-  std::string text;
-  std::string layout;
-  std::string target;
-};
+// In additions: such a layout is compiled at its first call, which takes about as long as the compilation, 50 ms.
+constexpr int64_t large_work = 1'000'000'000;
+constexpr int64_t awaited = std::numeric_limits<int64_t>::max();  // the work of a layout whose call waits
 
 // Never destroyed: the compiler thread may wait on it while the process exits.
 struct Requests {
   std::mutex mutex;
   std::condition_variable came;
   std::condition_variable answered;
-  std::deque<Request> waiting;
-  std::map<std::pair<std::string, std::string>, std::weak_ptr<Nests>> nests;  // by text and target
+  std::vector<Nests::Known*> waiting;
+  Nests::Known* taken = nullptr;  // by the compiler
+  std::map<std::pair<std::string, std::string>, std::unique_ptr<Nests>> nests;  // by text and target
   bool served = false;
+
+  bool are_answered() const { return waiting.empty() && (taken == nullptr || taken->is_answered); }
 };
 
 Requests* all_requests = nullptr;
 
-// After a fork the child gets fresh state: an unlocked mutex, and condition variables without waiters.
+// After a fork the child gets fresh state: an unlocked mutex, and condition variables without waiters. The request that
+// the parent's compiler had taken is the child's too.
 void renew() {
   auto* const copy = new Requests;
   copy->waiting.swap(all_requests->waiting);
+  if (all_requests->taken != nullptr && !all_requests->taken->is_answered) copy->waiting.push_back(all_requests->taken);
   copy->nests.swap(all_requests->nests);
   all_requests->mutex.unlock();
   all_requests = copy;
@@ -55,24 +57,26 @@ Requests& requests() {
 
 }  // namespace
 
-Nests::Answer Nests::find(const std::string& layout, Generator generator) {
+Nests::Answer Nests::find(const std::string& layout, Generator generator, int64_t work) {
   Requests& all = requests();
   std::unique_lock lock(all.mutex);
   const auto found = std::find_if(known_.begin(), known_.end(), [&](const auto& one) { return one->layout == layout; });
   Known* known = found == known_.end() ? nullptr : found->get();
   if (known == nullptr) {
     if (!all.served || known_.size() >= (target_.empty() ? most_layouts : most_of_device)) return {};
-    known = known_.emplace_back(new Known{layout, 0, false, false, nullptr, {}}).get();
+    known = known_.emplace_back(new Known{this, layout}).get();
   }
   if (known->is_answered) return {true, known->nest.get(), known->reason};
-  const int wanted = generator == Generator::llvm ? 1 : calls_before;
-  if (known->calls < wanted) ++known->calls;
-  if (known->calls >= wanted && !known->is_requested && all.served) {  // another generator may have counted these calls
+  const bool waits = generator == Generator::llvm;
+  if (known->calls < calls_before) ++known->calls;
+  known->work = waits ? awaited : std::min(known->work, awaited - work) + work;
+  const bool is_wanted = waits || work >= large_work || known->calls >= calls_before;
+  if (is_wanted && !known->is_requested && all.served) {  // another generator may have counted these calls
     known->is_requested = true;
-    all.waiting.push_back({text_, layout, target_});
+    all.waiting.push_back(known);
     all.came.notify_one();
   }
-  if (generator == Generator::llvm) all.answered.wait(lock, [&] { return known->is_answered || !all.served; });
+  if (waits) all.answered.wait(lock, [&] { return known->is_answered || !all.served; });
   return {known->is_answered, known->nest.get(), known->reason};
 }
 
@@ -85,13 +89,29 @@ void Nests::attach(std::string_view layout, std::unique_ptr<const Nest> nest, st
   }
 }
 
-std::shared_ptr<Nests> nests_of(std::string_view text, std::string_view target) {
+namespace {
+
+// A program's text without the sizes of its axes, on which its nests don't depend: the second line's words up to '='.
+std::string without_sizes(std::string_view text) {
+  const size_t begin = std::min(text.find('\n'), text.size()), end = std::min(text.find('\n', begin + 1), text.size());
+  std::string result(text.substr(0, begin));
+  bool is_size = false;
+  for (const char c : text.substr(begin, end - begin)) {
+    is_size = c == '=' || (is_size && c != ' ');
+    if (!is_size) result += c;
+  }
+  return result.append(text.substr(end));
+}
+
+}  // namespace
+
+Nests& nests_of(std::string_view text, std::string_view target) {
   Requests& all = requests();
   const std::scoped_lock lock(all.mutex);
-  std::weak_ptr<Nests>& known = all.nests[{std::string(text), std::string(target)}];
-  auto nests = known.lock();
-  if (nests == nullptr) known = nests = std::make_shared<Nests>(std::string(text), std::string(target));
-  return nests;
+  std::pair key(without_sizes(text), std::string(target));
+  std::unique_ptr<Nests>& known = all.nests[key];
+  if (known == nullptr) known = std::make_unique<Nests>(std::move(key.first), std::move(key.second));
+  return *known;
 }
 
 namespace {
@@ -100,9 +120,8 @@ void answer(const char* text, const char* layout, const char* target, std::uniqu
   Requests& all = requests();
   const std::scoped_lock lock(all.mutex);
   const auto found = all.nests.find({text, target});
-  const auto nests = found == all.nests.end() ? nullptr : found->second.lock();
-  if (nests == nullptr) return;
-  nests->attach(layout, std::move(nest), reason);
+  if (found == all.nests.end()) return;
+  found->second->attach(layout, std::move(nest), reason);
   all.answered.notify_all();
 }
 
@@ -125,11 +144,21 @@ int32_t fourfold_nests_next(
   std::unique_lock lock(all.mutex);
   const auto is_over = [&] { return !all.waiting.empty() || !all.served; };
   if (!all.came.wait_for(lock, std::chrono::milliseconds(milliseconds), is_over) || all.waiting.empty()) return 0;
-  const Request next = std::move(all.waiting.front());
-  all.waiting.pop_front();
+  const auto less = [](const Nests::Known* a, const Nests::Known* b) { return a->work < b->work; };
+  const auto next = std::max_element(all.waiting.begin(), all.waiting.end(), less);  // of equal ones the first
+  const Nests::Known& taken = *(all.taken = *next);
+  all.waiting.erase(next);
   lock.unlock();
-  take(context, next.text.c_str(), next.layout.c_str(), next.target.c_str());
+  take(context, taken.of->text().c_str(), taken.layout.c_str(), taken.of->target().c_str());
   return 1;
+}
+
+int32_t fourfold_nests_wait(int64_t milliseconds) {
+  Requests& all = requests();
+  std::unique_lock lock(all.mutex);
+  const auto is_over = [&] { return all.are_answered() || !all.served; };
+  all.answered.wait_for(lock, std::chrono::milliseconds(milliseconds), is_over);
+  return all.are_answered() ? 1 : all.served ? 0 : -1;
 }
 
 void fourfold_nests_attach(

@@ -13,8 +13,8 @@
 
 namespace fourfold::program {
 
-// Which loop nests a program uses: none; those of repeated layouts, compiled in the background; or those of all
-// layouts, waiting until they are compiled.
+// Which loop nests a program uses: none; those of large or repeated layouts, compiled in the background; or those of
+// all layouts, waiting until they are compiled.
 enum class Generator : int32_t { interpreter, automatic, llvm };
 
 using NestFunction = void(int64_t begin, int64_t end, const int64_t* arguments, char* scratch);
@@ -41,34 +41,41 @@ class Nests {
  public:
   Nests(std::string text, std::string target) : text_(std::move(text)), target_(std::move(target)) {}
 
-  // The state of a layout's nest. `nest` lives as long as this object.
+  // The state of a layout's nest. `nest` is never freed.
   struct Answer {
     bool is_final = false;
     const Nest* nest = nullptr;
     std::string reason;  // why there is no nest, if the answer is final
   };
-  Answer find(const std::string& layout, Generator generator);
+  // work: of this call, in additions.
+  Answer find(const std::string& layout, Generator generator, int64_t work = 0);
   // A null nest means that it can't be compiled, for that reason.
   void attach(std::string_view layout, std::unique_ptr<const Nest> nest, std::string_view reason);
 
- private:
+  const std::string& text() const { return text_; }
+  const std::string& target() const { return target_; }
+
   struct Known {
+    const Nests* of;
     std::string layout;
     int calls = 0;
+    int64_t work = 0;  // of the calls so far
     bool is_requested = false;
     bool is_answered = false;
     std::unique_ptr<const Nest> nest;
     std::string reason;
   };
 
+ private:
   std::string text_;
   std::string target_;
   std::vector<std::unique_ptr<Known>> known_;
 };
 
-// The nests of a program's text; programs with the same text share them. target: the compiler's name of the target,
-// such as "cuda sm_90"; empty for this CPU.
-std::shared_ptr<Nests> nests_of(std::string_view text, std::string_view target = {});
+// The nests of a program's text. Programs whose texts differ only in the sizes of axes share them; they are never
+// freed, since a nest's code is never unloaded. target: the compiler's name of the target, such as "cuda sm_90"; empty
+// for this CPU.
+Nests& nests_of(std::string_view text, std::string_view target = {});
 
 }  // namespace fourfold::program
 
@@ -91,9 +98,13 @@ FOURFOLD_EXPORT int32_t fourfold_program_layout_of_steps(
 
 // Starts (1) or stops (0) collecting requests, depending on whether a compiler serves them.
 FOURFOLD_EXPORT void fourfold_nests_serve(int32_t served);
-// Takes the next request, waiting for at most `milliseconds`. Returns 0 if there is none.
+// Takes the next request, waiting for at most `milliseconds`: one that calls wait for, or else the one with the most
+// work. Returns 0 if there is none. text: without sizes of axes.
 FOURFOLD_EXPORT int32_t fourfold_nests_next(
     int64_t milliseconds, void* context, void (*take)(void* context, const char* text, const char* layout, const char* target));
+// Waits for at most `milliseconds` until all requests are answered. Returns 1 if they are, 0 if time is up, and -1 if no
+// compiler serves them.
+FOURFOLD_EXPORT int32_t fourfold_nests_wait(int64_t milliseconds);
 // Answers a request with functions for this CPU. Their code must never be unloaded.
 FOURFOLD_EXPORT void fourfold_nests_attach(
     const char* text, const char* layout, void* const* functions, int32_t count, int64_t bytes_of_column,

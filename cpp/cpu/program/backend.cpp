@@ -36,12 +36,12 @@ class Scheduled final : public program::Executable {
   const program::Program& program() const { return program_; }
   const Schedule& schedule() const { return schedule_; }
   Generator generator() const { return generator_.load(std::memory_order_relaxed); }
-  program::Nests& nests() const { return *nests_; }
+  program::Nests& nests() const { return nests_; }
 
  private:
   const program::Program& program_;
   const Schedule schedule_;
-  const std::shared_ptr<program::Nests> nests_;
+  program::Nests& nests_;
   std::atomic<Generator> generator_{Generator::interpreter};
 };
 
@@ -64,7 +64,7 @@ class NestedLoops {
     const Generator generator = made_.generator();
     if (generator == Generator::interpreter || loops_.rows() == 0 || loops_.columns() == 0) return nullptr;
     if (is_known_.load(std::memory_order_acquire)) return nest_;
-    const auto answer = made_.nests().find(loops_.layout(), generator);
+    const auto answer = made_.nests().find(loops_.layout(), generator, loops_.work());
     if (!answer.is_final) return nullptr;
     nest_.store(answer.nest, std::memory_order_relaxed);
     is_known_.store(true, std::memory_order_release);
@@ -122,7 +122,7 @@ bool Scheduled::run_steps(const std::vector<int64_t>& sizes, const program::Tens
   if (generator() == Generator::interpreter) return false;
   const Loops loops(program_, schedule_, sizes, inputs, outputs, false, &steps);
   if (loops.rows() == 0 || loops.columns() == 0) return false;
-  const program::Nest* const nest = nests_->find(loops.layout(), generator()).nest;
+  const program::Nest* const nest = nests_.find(loops.layout(), generator(), loops.work()).nest;
   if (nest != nullptr) loops.run(*nest, inputs, outputs);
   return nest != nullptr;
 }

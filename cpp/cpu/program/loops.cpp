@@ -120,7 +120,7 @@ void run_row(const Nest& nest, std::vector<int64_t>& arguments, int64_t grain, i
 Loops::Loops(const Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
              const program::Tensor* inputs, const program::Tensor* outputs, bool streams, const fourfold_steps* steps)
     : program_(program), schedule_(schedule), axis_sizes_(sizes), grain_(grain(program, schedule)),
-      lanes_(lanes(program, schedule)), streams_(streams) {
+      cost_(cost_of_element(program, schedule)), lanes_(lanes(program, schedule)), streams_(streams) {
   Strides strides;
   for (size_t k = 0; k < program.inputs.size(); ++k) {
     strides.push_back(program::axis_strides(program.inputs[k].dims, inputs[k].strides, sizes));
@@ -179,6 +179,7 @@ void Loops::add_steps(const fourfold_steps& steps) {
   arguments_.insert(arguments_.end(), steps.output_strides, steps.output_strides + outputs);
   layout_ = program::steps_text(steps, inputs, outputs) + '/' + layout_;
   grain_ = std::max<int64_t>(1, grain_ / std::max<int64_t>(1, steps.count));
+  cost_ *= std::max<int64_t>(1, steps.count);
 }
 
 // Whether a tensor has a small stride along the innermost axis, with other elements between.

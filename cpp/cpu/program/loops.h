@@ -38,6 +38,8 @@ class Loops {
   const std::string& layout() const { return layout_; }
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
+  // The work of a call, in additions.
+  int64_t work() const { return rows_ * columns_ * cost_; }
 
   void run(const program::Nest& nest, const program::Tensor* inputs, const program::Tensor* outputs) const;
   // The same in independent parts: the maximum number of parts, and the run of one of them.
@@ -78,6 +80,7 @@ class Loops {
   int64_t unit_ = 1;
   size_t turned_ = no_axis;  // the contiguous axis of transposed tensors: those not contiguous along the innermost axis
   int64_t grain_;  // the fewest elements for a thread in one step
+  int64_t cost_;   // of an element, in all steps
   int64_t lanes_;
   bool streams_;
   std::vector<int64_t> sizes_;      // of each merged axis, row axes first

@@ -175,9 +175,12 @@ int64_t lanes(const Program& program, const Schedule& schedule) {
   return std::clamp(cache / std::max<int64_t>(1, schedule.block_bytes + streams) / 64 * 64, fewest, most_elements);
 }
 
+int64_t cost_of_element(const Program& program, const Schedule& schedule) {
+  return schedule.cost + per_tensor * static_cast<int64_t>(program.inputs.size() + program.outputs.size());
+}
+
 int64_t grain(const Program& program, const Schedule& schedule) {
-  const int64_t tensors = static_cast<int64_t>(program.inputs.size() + program.outputs.size());
-  return std::max<int64_t>(1, share / (schedule.cost + per_tensor * tensors));
+  return std::max<int64_t>(1, share / cost_of_element(program, schedule));
 }
 
 bool threads_share_rows(const Program& program, int64_t rows, int64_t columns) {

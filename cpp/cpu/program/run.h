@@ -12,6 +12,8 @@ void run(const program::Program& program, const Schedule& schedule, const std::v
 
 // The number of elements of a block, whose slots fit into the L1 cache.
 int64_t lanes(const program::Program& program, const Schedule& schedule);
+// The cost of an element, with its memory accesses, in additions.
+int64_t cost_of_element(const program::Program& program, const Schedule& schedule);
 // The minimum number of elements for a thread.
 int64_t grain(const program::Program& program, const Schedule& schedule);
 // Whether threads share each row, because there are fewer rows than threads.

@@ -32,7 +32,7 @@ class Reader:
             if word == "|":
                 self.program.outer = len(self.axis)
                 continue
-            name, size = word.split("=")
+            name, _, size = word.partition("=")
             self.axis[name] = len(self.axis)
             self.program.axes.append(Axis(name, size))
 
