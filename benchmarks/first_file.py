@@ -50,9 +50,9 @@ def main() -> None:
         for _ in range(3):
             model(*args)
         if way == "fourfold":
-            from benchmarks import nests
+            import fourfold
 
-            nests.wait()
+            fourfold.wait_for_nests()
         best, end = float("inf"), time.perf_counter() + WARM_SECONDS
         while time.perf_counter() < end:
             start = time.perf_counter()

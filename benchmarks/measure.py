@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 import fourfold
-from benchmarks import nests
 from benchmarks.problem import Candidate, Contender, Problem, Unavailable, bytes_kept
 from benchmarks.targets import BACKWARD, BOTH, COLD, FORWARD, NO_GRAD, OURS
 from fourfold.cli.timing import synchronize
@@ -100,7 +99,7 @@ def plan(sample: Sample, repeats: int, warmup: int) -> tuple[int, int]:
         return 1, min(repeats, max(FEWEST_REPEATS, round(SLOW_BUDGET / seconds)))
     for _ in range(warmup - 1):
         sample(5)
-    nests.wait()
+    fourfold.wait_for_nests()
     return max(1, round(5 * SAMPLE_SECONDS / wall_seconds(sample, 5))), repeats
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks import nests, suites
+import fourfold
+from benchmarks import suites
 from benchmarks.measure import beaten, in_turn, median_ratio, summarise, wall_seconds
 from benchmarks.problem import compiled
 from benchmarks.processes import Ended, environment_in, worker
@@ -102,14 +103,14 @@ def training(name: str, backend: str, threads: int) -> Callable[[str], Any]:
             if not inferring:
                 for _ in range(WARM):
                     infer()
-                nests.wait()
+                fourfold.wait_for_nests()
             return wall_seconds(infer)
         seconds = wall_seconds(step)
         if question == "step":
             return seconds
         for _ in range(STEPS - 1):
             step()
-        nests.wait()
+        fourfold.wait_for_nests()
         return {"seconds": seconds, "losses": losses}
 
     return answer

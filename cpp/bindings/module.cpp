@@ -161,6 +161,11 @@ std::optional<NestRequest> next_nest(int64_t milliseconds) {
   return request;
 }
 
+int32_t wait_for_nests(int64_t milliseconds) {
+  const pybind11::gil_scoped_release released;
+  return fourfold_nests_wait(milliseconds);
+}
+
 void attach_nest(const std::string& text, const std::string& layout, const std::vector<uintptr_t>& functions,
                  int64_t bytes_of_column, int64_t bytes_of_block, int64_t bytes_of_panel, int32_t sums) {
   std::vector<void*> addresses;
@@ -247,6 +252,8 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.def("serve_nests", [](bool served) { fourfold_nests_serve(served); }, "Whether this process compiles loop nests.");
   m.def("next_nest", &next_nest,
         "next_nest(milliseconds): the (text, layout, target) of the next nest to compile, or None.");
+  m.def("wait_for_nests", &wait_for_nests,
+        "wait_for_nests(milliseconds): 1 once all requests are answered, 0 if time is up, -1 if nothing serves them.");
   m.def("attach_nest", &attach_nest,
         "attach_nest(text, layout, addresses, bytes_of_column, bytes_of_block, bytes_of_panel, sums): answers a "
         "request with code for this CPU.");

@@ -117,3 +117,6 @@ def transpose_tile() -> int:
 
 def vector_functions() -> dict[str, int]:
     """Addresses of the elementary functions on vectors of the CPU level in use: fourfold_exp_float32 and so on."""
+
+def wait_for_nests(arg0: SupportsInt | SupportsIndex, /) -> int:
+    """wait_for_nests(milliseconds): 1 once all requests are answered, 0 if time is up, -1 if nothing serves them."""

@@ -95,6 +95,11 @@ def serve_nests(served: bool) -> None:
     """Does nothing: there are no nests."""
 
 
+def wait_for_nests(milliseconds: int) -> int:
+    """1: nothing was requested."""
+    return 1
+
+
 @functools.cache
 def _warn() -> None:
     warnings.warn(

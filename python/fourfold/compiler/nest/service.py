@@ -11,6 +11,7 @@ import importlib.util
 import logging
 import os
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,6 +29,7 @@ log = logging.getLogger("fourfold.compiler")
 LEVELS = ("avx2", "avx512", "avx512_bf16", "amx")
 CPU = torch.device("cpu")
 WAIT = 60_000  # milliseconds
+SLICE = 0.1  # seconds, after which a waiting thread looks for signals
 
 
 @functools.cache
@@ -132,8 +134,8 @@ class Service:
         head, code = known or self.compiled_code(text, layout)
         names = [name for name in head["functions"] if name]
         addresses = dict(zip(names, self.engine.load(code, names), strict=True))
+        self.compiled += 1  # before calls that wait for it go on
         _C.attach_nest(text, layout, [addresses.get(name, 0) for name in head["functions"]], *head["numbers"])
-        self.compiled += 1
         if known is None:
             self.keep(self.cache, text, layout, head, code)
 
@@ -166,8 +168,8 @@ class Service:
             head, code = {"kernels": kernels}, language.compile(source, architecture, "a program of fourfold")
         else:
             head, code = known
-        _C.attach_code(text, layout, target, code, head["kernels"])
         self.compiled += 1
+        _C.attach_code(text, layout, target, code, head["kernels"])
         if known is None:
             self.keep(cache, text, layout, head, code)
 
@@ -183,6 +185,24 @@ class Service:
 
 
 service = Service()
+
+
+def wait_for_nests(timeout: float | None = None) -> bool:
+    """Waits until the loop nests that compiled functions have requested are compiled, for benchmarks and for services
+    that warm up. With the generator ``auto`` a nest is requested at the second call with tensors of one layout.
+
+    Args:
+        timeout: in seconds; None waits without a limit.
+
+    Returns:
+        Whether all requests are answered. Without a thread that compiles, the function returns at once.
+    """
+    end = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = SLICE if end is None else min(SLICE, max(0.0, end - time.monotonic()))
+        state = _C.wait_for_nests(round(1000 * left))
+        if state != 0 or left < SLICE:
+            return state == 1
 
 
 def start() -> None:
