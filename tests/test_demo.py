@@ -20,6 +20,7 @@ from fourfold import _waiting, demo, reference
 from fourfold.demo import bar, corpus, training
 from machine import linux_only, needs
 from test_cli import TINY_DEMO, run
+from test_metadata import PROJECT
 
 pytestmark = pytest.mark.slow
 
@@ -64,6 +65,9 @@ def test_demo_from_end_to_end(capsys, tmp_path):
     picture = tmp_path / "new" / "directory" / "fourfold-demo.png"
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert f"Picture: {picture}" in output
+    *_, page = output.split()  # the last line
+    assert "Next: fourfold.optimize(your_model)" in output
+    assert page == f"{PROJECT['project']['urls']['Documentation'].replace('/tree/', '/blob/')}/quickstart.md"
 
 
 def demo_on_a_terminal(tmp_path):

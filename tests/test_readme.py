@@ -14,11 +14,17 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
-def test_the_examples_run_one_after_another() -> None:
+def test_the_examples_run_one_after_another_and_print_what_they_show(capsys: pytest.CaptureFixture[str]) -> None:
     torch._dynamo.reset()
     names: dict[str, object] = {}
+    printed = []
     for example in EXAMPLES:
         exec(compile(example, "README.md", "exec"), names)
+        printed.append(capsys.readouterr().out)
+    layer, compiled, scan = printed
+    assert layer.strip() in EXAMPLES[0]  # in a comment
+    assert "compiled by fourfold" in compiled and "fewer" in compiled
+    assert scan.startswith("torch.Size([100, 16, 128]), mean rate 0.")
     assert names["output"].shape == (100, 16, 128)
     assert names["spikes"].shape == (100, 16, 128)
     assert len(EXAMPLES) == 3

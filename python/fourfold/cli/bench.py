@@ -184,7 +184,10 @@ def text(record: Mapping[str, Any]) -> str:
     if timing.is_noisy(record["load_average"]):
         lines.append(f"The load average is {record['load_average']:.2f}: expect the times to vary.")
     plain, ours = record["relative_errors"]
-    lines += ["", f"{'median µs':18}{plain:>16}{ours:>12}{'times as fast':>16}"]
+    lines += ["", f"{'median µs':18}{plain:>16}{ours:>12}{'paired ratio':>16}"]
     for phase, found in record["phases"].items():
         lines.append(f"{phase:18}{1e6 * found[plain]:>16.1f}{1e6 * found[ours]:>12.1f}{found['ratio']:>15.2f}×")
+    lines.append(
+        "Paired ratio: times as fast, the median over pairs of adjacent samples, not the quotient of the medians."
+    )
     return "\n".join(lines)

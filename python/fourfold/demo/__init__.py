@@ -47,6 +47,7 @@ def demonstrate(options: argparse.Namespace, processes: Processes) -> int:
         print(report.verdict(result))
         print(report.written(samples))
         print(save_picture(result, options.out))
+        print(report.NEXT)
     return 0 if result.agreement.holds else 1
 
 

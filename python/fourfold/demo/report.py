@@ -14,6 +14,10 @@ from fourfold.cli import timing
 from fourfold.demo import corpus
 from fourfold.demo.training import Agreement, Run, windowed
 
+NEXT = (
+    "Next: fourfold.optimize(your_model) replaces the layers of your own model; the first steps are on\n"
+    "https://github.com/fourfold/fourfold/blob/main/docs/quickstart.md"
+)
 HINT = (
     "Far above the default learning rate any two runs that round differently come apart; at the default this is an\n"
     "error in fourfold: please report it with the output of python -m fourfold info."
