@@ -133,8 +133,7 @@ class Program:
     names: dict[Value, str] = field(default_factory=dict)  # of a program that was read from text
     has_float64: bool = True
     rounding: str | None = None  # the operation that rounds each new value of float32; see lowering.STEPWISE
-    # By value and rounding: whether it changes nothing.
-    held: dict[tuple[Value, str], bool] = field(default_factory=dict)
+    held: dict[tuple[Value, str], bool] = field(default_factory=dict)  # a cache of folding.is_held
     is_on_cpu: bool = False
     _known: dict[tuple, Value] = field(default_factory=dict)
 

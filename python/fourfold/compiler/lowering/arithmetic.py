@@ -172,9 +172,7 @@ def div(call: Call, x: Argument, y: Argument, rounding_mode: str | None = None) 
     if not call.dtype.is_floating_point:
         return trunc_divide(call(x), call(y))
     if not isinstance(y, Operand) or not isinstance(y.fake, torch.Tensor) or y.fake.dim() == 0:
-        return trunc(
-            call.rounded(x) / call.factor(y)
-        )  # with a number torch rounds neither the divisor nor the quotient
+        return trunc(call.rounded(x) / call.factor(y))  # of a number torch rounds neither the divisor nor the quotient
     return trunc(call.rounded(call.rounded(x) / call.rounded(y)))
 
 
@@ -198,10 +196,10 @@ def _of_products(dtype: torch.dtype, x: object, y: object) -> bool:
     return dtype == torch.bfloat16 and y in TORCHS
 
 
-_power = functools.partial(pointwise, unless=_other_powers, stepwise=_of_products)
+POWERS = (aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
 
 
-@_power(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
+@pointwise(*POWERS, unless=_other_powers, stepwise=_of_products)
 def power(call: Call, x: Value, y: Argument) -> Value:
     if call.dtype.is_floating_point:
         return x ** call(y)
