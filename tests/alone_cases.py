@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -37,6 +37,10 @@ def listed(call: Callable[..., object]) -> Callable[..., list[Tensor]]:
         return [result] if isinstance(result, Tensor) else list(result)
 
     return run
+
+
+def first(call: Callable[..., Sequence[Tensor]]) -> Callable[..., Tensor]:
+    return lambda *tensors: call(*tensors)[0]
 
 
 def drawn(shape: tuple[int, ...], dtype: torch.dtype, requires_grad: bool = False, **limits: object) -> Tensor:
@@ -144,6 +148,16 @@ def of_labels(call: Callable[..., object]) -> Case:
     return Case(listed(call), draw)
 
 
+def of_places(call: Callable[..., object]) -> Case:
+    """A function of rows, and of as many rows of four indices, which are both places in a row and rows."""
+
+    def draw(size: int, dtype: torch.dtype, grad: bool) -> tuple[Tensor, ...]:
+        shape = rows(size)
+        return drawn(shape, dtype, grad), torch.randint(min(shape), (shape[0], 4))
+
+    return Case(listed(call), draw)
+
+
 NORMS = {
     "layer_norm": of_rows(lambda x, w, b: F.layer_norm(x, w.shape, w, b), 2),
     "layer_norm (no parameters)": of_rows(lambda x: F.layer_norm(x, x.shape[-1:])),
@@ -210,6 +224,25 @@ OTHERS = {
     "cat": of_pair(lambda x, y: torch.cat([x, y])),
 }
 
+SCANS = {
+    **{name: of_rows(lambda x, f=getattr(torch, name): f(x, -1)) for name in ("cumsum", "cumprod", "logcumsumexp")},
+    **{name: of_rows(first(lambda x, f=getattr(torch, name): f(x, -1))) for name in ("cummax", "cummin")},
+    "cumsum (columns)": of_rows(lambda x: x.cumsum(0)),
+    "cumprod (columns)": of_rows(lambda x: x.cumprod(0)),
+}
+# Their gradients write some places of zeros.
+SELECTIONS = {
+    **{name: of_rows(first(lambda x, f=getattr(torch, name): f(x, -1))) for name in ("max", "min", "median", "sort")},
+    "topk": of_rows(first(lambda x: x.topk(10, -1))),
+    "gather": of_places(lambda x, index: x.gather(-1, index)),
+    "index_select": of_places(lambda x, index: x.index_select(0, index[:, 0])),
+    "x[index]": of_places(lambda x, index: x[index[:, 0]]),
+    "embedding": of_places(lambda x, index: F.embedding(index[:, 0], x)),
+    "x[:, 1:]": of_rows(lambda x: x[:, 1:].clone()),
+    "diagonal": of_rows(lambda x: x.diagonal().clone()),
+    "trace": of_rows(lambda x: x.trace()),
+}
+
 
 def gradient(name: str, *rest: object, rows_too: bool = False) -> Case:
     """An operator's gradient, called by its own name, as a backward may have it alone."""
@@ -259,6 +292,6 @@ def of_entry(entry: OpInfo) -> Case | None:
 FOUND = {name: of_entry(entry) for name, entry in ENTRIES.items()}
 CASES = {
     name: case
-    for name, case in (FOUND | NORMS | LOSSES | OTHERS | GRADIENTS).items()
+    for name, case in (FOUND | NORMS | LOSSES | OTHERS | SCANS | SELECTIONS | GRADIENTS).items()
     if case is not None and case.dtypes
 }
