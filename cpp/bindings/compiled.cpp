@@ -1,6 +1,6 @@
 // fourfold.Compiled for Python: a compiled function's forward and backward graph under one autograd node. It replaces
-// AOTAutograd's wrappers, whose overhead exceeds the time of small graphs. Only for graphs without mutation, aliasing,
-// tensor subclasses or randomness.
+// AOTAutograd's wrappers, whose overhead exceeds the time of small graphs. Only for graphs without mutation, aliasing
+// or tensor subclasses.
 #include <Python.h>
 
 #include <fourfold/autograd.h>

@@ -21,6 +21,8 @@ from torch.fx import Node
 from fourfold.compiler import powers
 from fourfold.compiler.iteration_space import covers_innermost, reduced_dims
 from fourfold.compiler.lowering import ROWS
+from fourfold.compiler.nest import service
+from fourfold.compiler.options import Options
 from fourfold.compiler.views import VIEWS, has_hints, hint, memory_order
 from fourfold.devices import programs
 
@@ -78,7 +80,7 @@ FEW = 2**14
 
 NESTS_OF_FLOATS = words("""
     _log_softmax elu_backward exp2 floor_divide fmod glu huber_loss.reduced huber_loss_backward hypot ldexp
-    log_sigmoid_backward log_sigmoid_forward logaddexp nansum remainder silu silu_backward smooth_l1_loss.reduced
+    log_sigmoid_backward log_sigmoid_forward logaddexp nansum prod_backward remainder silu silu_backward smooth_l1_loss.reduced
     smooth_l1_loss_backward softplus_backward
 """)
 NORMS = words("""
@@ -87,8 +89,8 @@ NORMS = words("""
 """)
 NESTS_OF_LOW = NESTS_OF_FLOATS | words("""
     _prelu_kernel _softmax _softmax_backward_data add addcmul clamp frac hardshrink
-    hardsigmoid_backward hardtanh leaky_relu_backward logit_backward mean native_layer_norm relu rsub signbit sub sum
-    threshold
+    hardsigmoid_backward hardtanh leaky_relu_backward logit_backward mean native_layer_norm prod relu rsub signbit sub
+    sum threshold
 """)
 NESTS_OF_INTEGERS = words("amax amin angle deg2rad div.Tensor exp2 ldexp pow.Tensor_Scalar rad2deg reciprocal rsqrt")
 # Additional operators by dtype, if programs run as loop nests.
@@ -113,10 +115,9 @@ NESTS = {
 # On a GPU torch's kernels read a row twice, and the gradient's tensors once for the input and once for the parameters.
 ON_GPUS = words("native_layer_norm native_layer_norm_backward")
 
-# By dtype: operators so slow in a program that fusion can't make up for it.
-SLOW = dict.fromkeys((torch.float32, torch.float64, torch.bfloat16), words("prod")) | {
-    torch.float16: words("div.Scalar_mode div.Tensor_mode prod _log_softmax _log_softmax_backward_data"),
-}
+# By dtype: operators so slow in a program that fusion can't make up for it; the second ones in the interpreter alone.
+SLOW = {torch.float16: words("div.Scalar_mode div.Tensor_mode _log_softmax _log_softmax_backward_data")}
+SLOW_IN_INTERPRETER = dict.fromkeys((torch.float32, torch.float64, *LOW), words("prod"))
 
 
 def names_of(node: Node) -> tuple[str, str]:
@@ -136,7 +137,13 @@ def slow(node: Node) -> str | None:
     """Why torch computes an operator even if others could be fused with it, or None."""
     value = node.meta.get("val")
     value = value[0] if isinstance(value, (tuple, list)) else value
-    known = SLOW.get(value.dtype, ()) if isinstance(value, Tensor) and value.device.type == "cpu" else ()
+    if not isinstance(value, Tensor) or value.device.type != "cpu":
+        return None
+    module = node.graph.owning_module
+    options = Options() if module is None else module.meta.get("options", Options())
+    known = SLOW.get(value.dtype, frozenset())
+    if not service.compiles(options.generator):
+        known |= SLOW_IN_INTERPRETER.get(value.dtype, frozenset())
     if any(name in known for name in names_of(node)):
         return f"torch's {names_of(node)[0]} of {str(value.dtype).removeprefix('torch.')} is several times as fast"
     return None

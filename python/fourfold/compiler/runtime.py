@@ -1,6 +1,5 @@
 """Selects the runtime of a compiled function's two graphs: one autograd node in C++ if they are simple, otherwise
-AOTAutograd's wrappers, which handle mutation, aliasing, subclasses and random numbers, and cost more than small graphs
-take to run."""
+AOTAutograd's wrappers, which handle mutation, aliasing and subclasses, and cost more than small graphs take to run."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from torch.fx import GraphModule, Node
 
 from fourfold import _native
 from fourfold.compiler.compiled import Compiled
-from fourfold.compiler.support import has_effect
+from fourfold.compiler.support import has_lasting_effect
 
 
 def obstacle(metadata: object, inputs: Sequence[object], forward: Compiled, backward: GraphModule | None) -> str:
@@ -70,8 +69,8 @@ def of_effects(metadata: object, graphs: Sequence[GraphModule], updates: Contain
         return "hooks see the saved tensors"
     for graph in graphs:
         for node in graph.graph.nodes:
-            if has_effect(node) and node not in updates:
-                return f"{node.target} draws random numbers, or has another effect"
+            if has_lasting_effect(node) and node not in updates:
+                return f"{node.target} has an effect besides its results"
     return ""
 
 

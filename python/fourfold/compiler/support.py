@@ -15,6 +15,7 @@ from fourfold.compiler.views import VIEWS, has_hints
 from fourfold.devices import programs
 
 REFUSAL = "refusal"  # in a node's meta: why it is not in a program
+RANDOM = torch.Tag.nondeterministic_seeded
 EFFECTS: dict[object, bool] = {}  # a cache: whether an operator has an effect other than drawing random numbers
 
 
@@ -98,6 +99,11 @@ def constant_of(node: Node) -> bool | int | float | None:
 
 def has_effect(node: Node) -> bool:
     """Whether it draws random numbers, writes to a tensor or has another effect. Such nodes must keep their order."""
+    return has_lasting_effect(node) or draws_numbers(node)
+
+
+def has_lasting_effect(node: Node) -> bool:
+    """Whether it has an effect other than drawing random numbers."""
     if node.op in ("placeholder", "get_attr", "output"):
         return False
     if not isinstance(node.target, torch._ops.OpOverload):
@@ -105,7 +111,12 @@ def has_effect(node: Node) -> bool:
         return not is_known or node.is_impure()
     if node.target not in EFFECTS:
         EFFECTS[node.target] = node.target._schema.is_mutable or node.is_impure(impure_random=False)
-    return EFFECTS[node.target] or torch.Tag.nondeterministic_seeded in node.target.tags and not drops_nothing(node)
+    return EFFECTS[node.target]
+
+
+def draws_numbers(node: Node) -> bool:
+    is_random = isinstance(node.target, torch._ops.OpOverload) and RANDOM in node.target.tags
+    return is_random and not drops_nothing(node)
 
 
 def drops_nothing(node: Node) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch.fx import GraphModule
 
 from fourfold.compiler.fused import Fused
-from fourfold.compiler.passes.plan import NeedsPython, Plan, Step, Writer
+from fourfold.compiler.passes.plan import COPYING, NeedsPython, Plan, Step, Writer
 from fourfold.saving.tensors import Stored
 
 
@@ -81,6 +81,7 @@ class Encoder:
 
     def operator(self, target: tuple[str, str], given: Sequence[tuple[str, object]]) -> dict[str, object]:
         name, overload = target
+        name = COPYING.get(name, name)  # a file's operators write to no operand
         self.namespaces.add(name.partition("::")[0])
         schema = torch._C._get_schema(name, overload)
         arguments = {

@@ -15,6 +15,7 @@ from fourfold.compiler.lowering import (
     functions,
     norm_decompositions,
     norms,
+    product_gradients,
     reductions,
 )
 from fourfold.compiler.lowering.call import (
@@ -43,4 +44,6 @@ __all__ = [
     "refusal",
 ]
 
-_FILLED = (activations, arithmetic, conversions, functions, norm_decompositions, norms, reductions)  # each fills tables
+_FILLED = (  # each fills tables
+    *(activations, arithmetic, conversions, functions, norm_decompositions, norms, product_gradients, reductions),
+)

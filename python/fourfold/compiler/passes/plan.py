@@ -14,6 +14,7 @@ from fourfold.compiler import in_place
 from fourfold.compiler.concatenations import concatenations, lengths_of
 from fourfold.compiler.fused import Fused, results_of
 from fourfold.compiler.loop import Loop
+from fourfold.compiler.lowering import CONSTANT
 from fourfold.compiler.parts import parts_of
 from fourfold.compiler.subgraph import Subgraph
 from fourfold.compiler.support import is_tensor
@@ -43,6 +44,20 @@ ARITHMETIC = {
     torch.sym_min: "min",
     torch.sym_not: "not",
 }
+
+
+# Operators that write some places of a copy of their first operand. One that is new and read last is written in place,
+# as in eager mode: autograd's formulas write into new zeros, but while it traces they copy them.
+SCATTERS = {
+    getattr(getattr(torch.ops.aten, name), overload)
+    for name in (
+        *("index_add", "index_copy", "index_fill", "index_put", "masked_scatter"),
+        *("scatter", "scatter_add", "scatter_reduce"),
+    )
+    for overload in getattr(torch.ops.aten, name).overloads()
+    if "out" not in overload
+}
+COPYING = {f"{operator._schema.name}_": operator._schema.name for operator in SCATTERS}  # by the name in place
 
 
 class NeedsPython(Exception):
@@ -243,7 +258,8 @@ class Writer:
             self.argument(given[argument.name], argument) if argument.name in given else ("default", None)
             for argument in schema.arguments
         ]
-        self.add("operator", (schema.name, schema.overload_name), arguments)
+        name = f"{schema.name}_" if writes_in_place(node) else schema.name
+        self.add("operator", (name, schema.overload_name), arguments)
         self.index[node] = self.made(len(schema.returns))
 
     def argument(self, given: object, expected: torch.Argument) -> tuple[str, object]:
@@ -260,3 +276,14 @@ class Writer:
         if not isinstance(given, (list, tuple)):
             raise NeedsPython(f"an argument {given}")
         return "list", [self.argument(part, expected) for part in given]
+
+
+def writes_in_place(node: Node) -> bool:
+    """Whether it may write into its first operand: a new tensor whose other users have copied it before."""
+    if node.target not in SCATTERS or not isinstance(node.args[0], Node):
+        return False
+    into = node.args[0]
+    is_new = into.target in CONSTANT or into.target in SCATTERS
+    reads = [operand for user in into.users for operand in user.all_input_nodes if operand is into]
+    are_copies = all(user.target in SCATTERS and user.args[0] is into for user in into.users)
+    return is_new and are_copies and len(reads) == len(into.users) and node is max(into.users)

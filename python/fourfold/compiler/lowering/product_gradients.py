@@ -1,0 +1,101 @@
+"""Gradients of prod and cumprod. Eager mode divides by the factors if none is zero. A trace can't look at the data: torch
+traces formulas for any data, which take twice as long. Here each gradient is one operator that looks; the pass
+``decompose`` puts that of prod into a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch._C import DispatchKey
+
+from fourfold.compiler.lowering.decompositions import LATE, decomposes
+
+aten = torch.ops.aten
+library = torch.library.Library("fourfold_compiler", "DEF")
+library.define("prod_backward(Tensor grad, Tensor x, Tensor result, int? dim) -> Tensor")
+library.define("cumprod_backward(Tensor grad, Tensor x, Tensor result, int dim) -> Tensor")
+PROD = torch.ops.fourfold_compiler.prod_backward.default
+CUMPROD = torch.ops.fourfold_compiler.cumprod_backward.default
+
+
+def has_zero(x: Tensor) -> bool:
+    return bool(x.count_nonzero() < x.numel())
+
+
+def prod_backward(grad: Tensor, x: Tensor, result: Tensor, dim: int | None) -> Tensor:
+    """grad, result: of one element for each row along dim, or for all elements if that is None."""
+    return product_of_others(grad, x, result, dim) if has_zero(x) else grad * result / x
+
+
+@decomposes(PROD, LATE)
+def product_of_others(grad: Tensor, x: Tensor, result: Tensor, dim: int | None) -> Tensor:
+    """The gradient with respect to a factor, by the number of zeros among the factors."""
+    over = list(range(x.dim())) if dim is None else [dim]
+    zero = x == 0
+    factors = torch.where(zero, 1, x)
+    product = factors.prod() if dim is None else factors.prod(dim, keepdim=True)
+    zeros = zero.sum(over, keepdim=dim is not None)
+    others = torch.where(zeros == 0, product / factors, torch.where(zero & (zeros == 1), product, product * 0))
+    return grad * others
+
+
+def cumprod_backward(grad: Tensor, x: Tensor, result: Tensor, dim: int) -> Tensor:
+    """The gradient of x[k] is the sum of grad[j] * result[j] / x[k] over all j from k on."""
+    if not has_zero(x):
+        return sums_from_each(grad * result, dim).div_(x)
+    zeros = (x == 0).cumsum(dim)
+    first = (x == 0) & (zeros == 1)
+    before = sums_from_each((grad * result).masked_fill_(zeros > 0, 0), dim) / x
+    without_first = x.masked_fill(first, 1).cumprod(dim).mul_(grad).masked_fill_(zeros == 0, 0)
+    return torch.where(zeros == 0, before, torch.where(first, without_first.sum(dim, keepdim=True), 0))
+
+
+def sums_from_each(x: Tensor, dim: int) -> Tensor:
+    return x.flip(dim).cumsum_(dim).flip(dim)
+
+
+for name, function in (("prod_backward", prod_backward), ("cumprod_backward", cumprod_backward)):
+    library.impl(name, function, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"fourfold_compiler::{name}", lambda grad, x, *rest: torch.empty_like(x), lib=library)
+
+
+class Product(torch.autograd.Function):
+    """operator: prod or cumprod. dim: None for the product of all elements."""
+
+    @staticmethod
+    def forward(
+        ctx: torch.autograd.function.FunctionCtx, x: Tensor, operator: object, dim: int | None, *rest: bool
+    ) -> Tensor:
+        with torch._C._AutoDispatchBelowAutograd():
+            result = operator(x) if dim is None else operator(x, dim, *rest)
+        ctx.save_for_backward(x, result)
+        ctx.dim, ctx.cumulates = dim, operator is aten.cumprod.default
+        return result
+
+    @staticmethod
+    def backward(ctx: torch.autograd.function.FunctionCtx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, result = ctx.saved_tensors
+        if not ctx.cumulates and ctx.dim is not None and result.dim() < x.dim():
+            grad, result = grad.unsqueeze(ctx.dim), result.unsqueeze(ctx.dim)
+        own = (CUMPROD if ctx.cumulates else PROD)(grad, x, result, ctx.dim)
+        return own, *[None] * (len(ctx.needs_input_grad) - 1)
+
+
+def kernel_of(operator: object) -> Callable[..., Tensor]:
+    """The operator's kernel at torch's Autograd key."""
+
+    def kernel(x: Tensor, dim: int | None = None, *rest: bool, dtype: torch.dtype | None = None) -> Tensor:
+        records = torch.is_grad_enabled() and x.requires_grad and not torch._C._are_functorch_transforms_active()
+        if records and x.is_floating_point() and x.dim() > 0 and dtype in (None, x.dtype):
+            return Product.apply(x, operator, dim, *rest)
+        key = getattr(DispatchKey, f"Autograd{x.device.type.upper()}", DispatchKey.AutogradOther)
+        return operator._op_dk(key, x, *([] if dim is None else [dim]), *rest, dtype=dtype)
+
+    return kernel
+
+
+def kernels() -> Iterator[tuple[object, object, Callable[..., Tensor]]]:
+    for operator in (aten.prod.default, aten.prod.dim_int, aten.cumprod.default):
+        yield operator, DispatchKey.Autograd, kernel_of(operator)
