@@ -33,7 +33,7 @@ namespace {
 //   ("graph", (the Subgraph, its Graph), indices of its inputs)
 //   ("loop", (the Loop, the Graph of its body, feeds, trails, number of series, reverse), indices of its inputs)
 // each with a fourth element, the indices of the values whose last use it is. layouts: (index, dimensions, outermost
-// first) of each input that needs a certain memory layout. A Graph is called like the function.
+// first, whether it must be dense) of each input that needs a certain memory layout. A Graph is called like the function.
 struct Graph {
   PyObject_HEAD
   vectorcallfunc vectorcall;
@@ -90,8 +90,9 @@ int init_graph(PyObject* made, PyObject* given, PyObject*) {
   if (!PyArg_ParseTuple(given, "OOOO", &function, &steps, &outputs, &layouts)) return -1;
   const auto graph = std::make_shared<CompiledGraph>();
   const auto held = std::make_shared<Held>(function);
-  for (auto& [index, order] : pybind11::handle(layouts).cast<std::vector<std::pair<size_t, std::vector<int64_t>>>>()) {
-    graph->layouts.push_back({index, std::move(order)});
+  using Layouts = std::vector<std::tuple<size_t, std::vector<int64_t>, bool>>;
+  for (auto& [index, order, is_dense] : pybind11::handle(layouts).cast<Layouts>()) {
+    graph->layouts.push_back({index, std::move(order), is_dense});
   }
   if (steps == Py_None) {
     graph->function = [held](Values inputs) { return run_function(held->get(), std::move(inputs)); };

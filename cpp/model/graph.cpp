@@ -72,11 +72,13 @@ void ConcatenationStep::run(Values& values) const {
 }
 
 at::Tensor InputLayout::of(const at::Tensor& tensor) const {
-  int64_t dense = 1;
+  int64_t least = 1;
   bool lies_so = true;
   for (auto dim = order.rbegin(); dim != order.rend(); ++dim) {
-    lies_so = lies_so && (tensor.size(*dim) == 1 || tensor.stride(*dim) == dense);
-    dense *= tensor.size(*dim);
+    const int64_t size = tensor.size(*dim), stride = tensor.stride(*dim);
+    if (size == 1 || (!is_dense && stride == 0)) continue;
+    lies_so = lies_so && (is_dense ? stride == least : stride >= least);
+    least = size * stride;
   }
   if (lies_so) return tensor;
   std::vector<int64_t> back(order.size());

@@ -83,10 +83,12 @@ struct GraphStep {
   std::vector<size_t> last;  // the values whose last use this is
 };
 
-// The memory layout that an input must have: its dimensions, outermost first.
+// The memory layout that an input must have: its dimensions, outermost first. If it needn't be dense, it may be broadcast
+// along some dimensions, and have gaps.
 struct InputLayout {
   size_t index;
   std::vector<int64_t> order;
+  bool is_dense = true;
 
   at::Tensor of(const at::Tensor& tensor) const;
 };

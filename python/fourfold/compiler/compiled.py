@@ -69,7 +69,7 @@ class Compiled:
         return {} if self.plan is None or _native.module is None else self.plan.concatenations
 
     @functools.cached_property
-    def layouts(self) -> list[tuple[int, list[int]]]:
+    def layouts(self) -> list[tuple[int, list[int], bool]]:
         return layouts(self.module.graph.find_nodes(op="placeholder"), self.plan)
 
     @functools.cached_property

@@ -14,7 +14,7 @@ from fourfold.compiler import in_place
 from fourfold.compiler.concatenations import concatenations, lengths_of
 from fourfold.compiler.fused import Fused, results_of
 from fourfold.compiler.loop import Loop
-from fourfold.compiler.lowering import CONSTANT
+from fourfold.compiler.lowering import CONSTANT, POINTWISE
 from fourfold.compiler.parts import parts_of
 from fourfold.compiler.subgraph import Subgraph
 from fourfold.compiler.support import is_tensor
@@ -59,6 +59,13 @@ SCATTERS = {
 }
 COPYING = {f"{operator._schema.name}_": operator._schema.name for operator in SCATTERS}  # by the name in place
 
+# Operators with contiguous results whatever the layout of their operands.
+TAKES_GAPS = frozenset(
+    getattr(getattr(torch.ops.aten, name), overload)
+    for name in ("bmm", "cumsum", "flip", "mm", "sum")
+    for overload in getattr(torch.ops.aten, name).overloads()
+)
+
 
 class NeedsPython(Exception):
     """A step that C++ can't run."""
@@ -84,16 +91,28 @@ def plan(module: GraphModule) -> GraphModule:
     return module
 
 
-def layouts(inputs: list[Node], steps: Plan | None) -> list[tuple[int, list[int]]]:
-    """The indices and the memory order, outermost first, of the gradients that torch's operators read: these rely on
-    the traced layout. Programs take any layout."""
+def layouts(inputs: list[Node], steps: Plan | None) -> list[tuple[int, list[int], bool]]:
+    """The gradients that torch's operators read, which rely on the traced layout: the index, the memory order, outermost
+    first, and whether the gradient must be dense. Programs take any layout."""
     found = []
     for index, node in enumerate(inputs):
         is_read = steps is None or index in steps.read_by_torch
         fake = node.meta.get("val")
         if "tangents" in str(node.target) and is_tensor(fake) and has_hints(fake) and is_read:
-            found.append((index, memory_order(fake)))
+            is_dense = steps is None or not all(takes_gaps(user, node) for user in node.users)
+            found.append((index, memory_order(fake), is_dense))
     return found
+
+
+def takes_gaps(user: Node, gradient: Node) -> bool:
+    """Whether it gives its result the same layout if the gradient is broadcast, or has gaps, instead of contiguous."""
+    if isinstance(user.target, Fused) or user.op == "output":
+        return True
+    if user.target in SCATTERS:
+        return user.args[0] is not gradient
+    fakes = [node.meta.get("val") for node in (user, *user.all_input_nodes)]
+    tensors = filter(is_tensor, fakes)
+    return user.target in TAKES_GAPS or user.target in POINTWISE and all(each.is_contiguous() for each in tensors)
 
 
 class Writer:
