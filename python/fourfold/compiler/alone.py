@@ -1,6 +1,6 @@
 """Single operators: those that a program computes as fast as torch's kernel if nothing is fused with them. All others
 fall back to torch, whose kernels also make one pass over memory. docs/compiler_alone.md lists those that are slower
-than in eager mode nevertheless, such as prod with its gradient. On a GPU only layer norms are programs on their own.
+than in eager mode nevertheless. On a GPU only layer norms are programs on their own.
 
 ``scripts/operators_alone.py`` measured the tables (docs/compiler_alone.md) at 1e5 and 1e6 elements on one thread.
 OURS: programs in the interpreter, on processors with AVX2 and with AVX-512; an operator is listed if its program is no
@@ -80,8 +80,8 @@ FEW = 2**14
 
 NESTS_OF_FLOATS = words("""
     _log_softmax elu_backward exp2 floor_divide fmod glu huber_loss.reduced huber_loss_backward hypot ldexp
-    log_sigmoid_backward log_sigmoid_forward logaddexp nansum prod_backward remainder silu silu_backward smooth_l1_loss.reduced
-    smooth_l1_loss_backward softplus_backward
+    log_sigmoid_backward log_sigmoid_forward logaddexp nansum prod_backward remainder silu silu_backward
+    smooth_l1_loss.reduced smooth_l1_loss_backward softplus_backward
 """)
 NORMS = words("""
     _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training

@@ -1,5 +1,5 @@
-"""Gradients of prod and cumprod. Eager mode divides by the factors if none is zero. A trace can't look at the data: torch
-traces formulas for any data, which take twice as long. Here each gradient is one operator that looks; the pass
+"""Gradients of prod and cumprod. Eager mode divides by the factors if none is zero. A trace can't look at the data, and
+torch traces formulas for any data, which take twice as long. Here each gradient is one operator that looks; the pass
 ``decompose`` puts that of prod into a program."""
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from fourfold.compiler.dtypes import BOOLEAN, INT64
+from fourfold.compiler.dtypes import BOOLEAN, INT32, INT64
 from fourfold.compiler.ir import Program, Value
 from fourfold.compiler.nest.builder import (
     BLOCKS,
@@ -49,6 +49,7 @@ Turned = Callable[["dict[int, Ref]", Operand], "dict[int, Ref]"]
 def build(program: Program, layout: Layout, lanes: int) -> Nest:
     """lanes: how many a float32 vector of the target has. Raises NotCompiled."""
     plan = Plan(program)
+    lanes = lanes_of(plan, layout, lanes)
     check(layout)
     functions = [once(plan, layout, lanes)]
     if layout.steps is not None:
@@ -72,6 +73,15 @@ def build(program: Program, layout: Layout, lanes: int) -> Nest:
     sums = sum(len(plan.sums(stage)) for stage in range(plan.stages))
     panel = sum(SIZES[slot.kind] for slot in across(plan, layout))
     return Nest(functions, lanes, plan.bytes_of_column, bytes_of_block(plan, layout, lanes), panel, sums)
+
+
+def lanes_of(plan: Plan, layout: Layout, lanes: int) -> int:
+    """Twice as many if all tensors are of bytes: LLVM narrows their operations from 32 bits where it can. Not along
+    several axes, whose ends are masked: masked bytes take an instruction for each lane."""
+    is_flat = layout.split == ELEMENTS and layout.axes == 1 and layout.steps is None
+    are_bytes = all(SIZES[slot.kind] == 1 for slot in (*plan.inputs, *plan.outputs))
+    are_integers = all(value.type in (INT32, BOOLEAN) for value in plan.values)
+    return 2 * lanes if is_flat and are_bytes and are_integers else lanes
 
 
 def check(layout: Layout) -> None:

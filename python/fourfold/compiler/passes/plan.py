@@ -92,8 +92,8 @@ def plan(module: GraphModule) -> GraphModule:
 
 
 def layouts(inputs: list[Node], steps: Plan | None) -> list[tuple[int, list[int], bool]]:
-    """The gradients that torch's operators read, which rely on the traced layout: the index, the memory order, outermost
-    first, and whether the gradient must be dense. Programs take any layout."""
+    """The gradients that torch's operators read, which rely on the traced layout: each one's index, its memory order,
+    outermost first, and whether it must be dense. Programs take any layout."""
     found = []
     for index, node in enumerate(inputs):
         is_read = steps is None or index in steps.read_by_torch
