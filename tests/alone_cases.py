@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -225,14 +226,14 @@ OTHERS = {
 }
 
 SCANS = {
-    **{name: of_rows(lambda x, f=getattr(torch, name): f(x, -1)) for name in ("cumsum", "cumprod", "logcumsumexp")},
-    **{name: of_rows(first(lambda x, f=getattr(torch, name): f(x, -1))) for name in ("cummax", "cummin")},
+    **{f.__name__: of_rows(partial(f, dim=-1)) for f in (torch.cumsum, torch.cumprod, torch.logcumsumexp)},
+    **{f.__name__: of_rows(first(partial(f, dim=-1))) for f in (torch.cummax, torch.cummin)},
     "cumsum (columns)": of_rows(lambda x: x.cumsum(0)),
     "cumprod (columns)": of_rows(lambda x: x.cumprod(0)),
 }
 # Their gradients write some places of zeros.
 SELECTIONS = {
-    **{name: of_rows(first(lambda x, f=getattr(torch, name): f(x, -1))) for name in ("max", "min", "median", "sort")},
+    **{f.__name__: of_rows(first(partial(f, dim=-1))) for f in (torch.max, torch.min, torch.median, torch.sort)},
     "topk": of_rows(first(lambda x: x.topk(10, -1))),
     "gather": of_places(lambda x, index: x.gather(-1, index)),
     "index_select": of_places(lambda x, index: x.index_select(0, index[:, 0])),

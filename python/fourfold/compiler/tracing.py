@@ -53,13 +53,15 @@ class Kernels:
 
 @contextmanager
 def kept_whole(module: nn.Module, inputs: Sequence[object]) -> Iterator[None]:
-    """In this context torch traces each of these operators and its gradient as one; if a size of the captured module is
-    symbolic, only products, since torch's other kernels would specialize it. Dynamo compiles one function at a time; a
-    thread that traces without Dynamo meanwhile, as make_fx does, also keeps the operators whole."""
-    graphs = (part.graph for part in module.modules() if isinstance(part, GraphModule))
-    traced = [node.meta.get("example_value") for graph in graphs for node in graph.nodes]
+    """In this context torch traces each of these operators and its gradient as one, also those of products; the first
+    not if a size of the captured module is symbolic, since torch's kernels would specialize it, and products not under
+    functorch's transforms, which differentiate by themselves. Dynamo compiles one function at a time; a thread that
+    traces without Dynamo meanwhile, as make_fx does, also keeps the operators whole."""
+    nodes = [node for part in module.modules() if isinstance(part, GraphModule) for node in part.graph.nodes]
+    traced = [node.meta.get("example_value") for node in nodes]
     is_any_symbolic = any(map(is_symbolic, tree_leaves([traced, list(inputs)])))
-    with PRODUCTS, nullcontext() if is_any_symbolic else WHOLE:
+    transforms = any(str(getattr(node.target, "__module__", "")).startswith("torch._functorch") for node in nodes)
+    with nullcontext() if is_any_symbolic else WHOLE, nullcontext() if transforms else PRODUCTS:
         yield
 
 

@@ -87,11 +87,11 @@ def kernel_of(operator: object) -> Callable[..., Tensor]:
     """The operator's kernel at torch's Autograd key."""
 
     def kernel(x: Tensor, dim: int | None = None, *rest: bool, dtype: torch.dtype | None = None) -> Tensor:
-        records = torch.is_grad_enabled() and x.requires_grad and not torch._C._are_functorch_transforms_active()
+        records = torch.is_grad_enabled() and x.requires_grad
         if records and x.is_floating_point() and x.dim() > 0 and dtype in (None, x.dtype):
             return Product.apply(x, operator, dim, *rest)
-        key = getattr(DispatchKey, f"Autograd{x.device.type.upper()}", DispatchKey.AutogradOther)
-        return operator._op_dk(key, x, *([] if dim is None else [dim]), *rest, dtype=dtype)
+        with torch._C._DisablePythonDispatcher():  # leads to torch's own kernel
+            return operator(x, *([] if dim is None else [dim]), *rest, dtype=dtype)
 
     return kernel
 
