@@ -167,8 +167,8 @@ def page(rows: Sequence[Row]) -> str:
     return f"""# Single operators
 
 The speed of torch.compile(backend="fourfold") relative to eager mode for functions of a single operator: eager's time
-divided by the compiled function's, so 1.1 is 10 % faster than eager. One thread, the shortest of interleaved calls, torch
-{torch.__version__.partition("+")[0]}, {processor()}. `scripts/operators_alone.py` measures and writes this page.
+divided by the compiled function's, so 1.1 is 10 % faster than eager. One thread, the shortest of interleaved calls,
+torch {torch.__version__.partition("+")[0]}, {processor()}. `scripts/operators_alone.py` measures and writes this page.
 
 A single operator falls back to torch's kernel unless its program was at least as fast on every measured processor
 ([`alone.py`](../python/fourfold/compiler/alone.py)). Compiled functions can still be slower than eager mode. At
