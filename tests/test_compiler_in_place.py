@@ -241,16 +241,20 @@ def read_by_item(p: Tensor) -> float:
     return before + p.add_(1).item()
 
 
-NUMBERS: list[Callable] = [
-    *(lambda p, name=name: getattr(p, name)(3) and None for name in ("add_", "mul_", "fill_", "copy_")),
-    lambda p: p.zero_() and None,
-    lambda p: torch.add(p, 3, out=p) and None,
-    lambda p: p.mul_(2),
-    lambda p: p.mul_(2) + 1,
-    foreach,
-    of_a_view,
-    read_by_item,
-]
+def scaled(p: Tensor) -> None:
+    p.mul_(3)
+
+
+def added_and_filled(p: Tensor) -> None:
+    p.add_(1)
+    p.fill_(5)
+
+
+def into(p: Tensor) -> None:
+    torch.add(p, 3, out=p)
+
+
+NUMBERS: list[Callable] = [scaled, added_and_filled, into, lambda p: p.mul_(2), foreach, of_a_view, read_by_item]
 
 
 @pytest.mark.filterwarnings("ignore:Graph break from")
