@@ -30,6 +30,8 @@ STEPS: dict[str, Callable] = {
     "fmod": lambda x: torch.fmod(x, 1),
     "fmod_of_a_rounded_number": lambda x: torch.fmod(x, 0.7),
     "floor_divide": lambda x: x // 0.5,
+    "floor_divide_by_an_unrounded_number": lambda x: x // 0.1,
+    "floor_divide_by_an_unrounded_tensor": lambda x: torch.div(x, torch.tensor(0.3), rounding_mode="floor"),
     "trunc_divide": lambda x: torch.div(x, 0.3, rounding_mode="trunc"),
     "threshold": lambda x: F.threshold(x, 1, 7),
     "hardshrink": lambda x: F.hardshrink(x, 0.5),

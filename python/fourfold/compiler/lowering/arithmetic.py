@@ -163,20 +163,35 @@ def _may_meet_zero(dtype: torch.dtype, x: object, y: object, rounding_mode: str 
     return "an integer division whose divisor may be zero"
 
 
+def _is_number(y: Argument) -> bool:
+    return not isinstance(y, Operand) or not isinstance(y.fake, torch.Tensor) or y.fake.dim() == 0
+
+
+def _divisor(call: Call, y: Argument) -> Value:
+    """torch rounds a tensor to the result's dtype, but not a number, nor a tensor without dimensions."""
+    if not call.dtype.is_floating_point or not _is_number(y):
+        return call.rounded(y)
+    return call.unrounded(call.rounded(y, y.dtype) if isinstance(y, Operand) else y)
+
+
 @pointwise(aten.div.Tensor, aten.div.Scalar, aten.div.Tensor_mode, aten.div.Scalar_mode, unless=_may_meet_zero)
 def div(call: Call, x: Argument, y: Argument, rounding_mode: str | None = None) -> Value:
     if rounding_mode is None:
         return call.term(x) / call.factor(y)
     if rounding_mode == "floor":
-        return floor_divide(call.rounded(x), call.rounded(y))
+        return floor_divide(call.rounded(x), _divisor(call, y))
     if not call.dtype.is_floating_point:
         return trunc_divide(call(x), call(y))
-    if not isinstance(y, Operand) or not isinstance(y.fake, torch.Tensor) or y.fake.dim() == 0:
-        return trunc(call.rounded(x) / call.factor(y))  # of a number torch rounds neither the divisor nor the quotient
-    return trunc(call.rounded(call.rounded(x) / call.rounded(y)))
+    quotient = call.rounded(x) / _divisor(call, y)
+    return trunc(quotient if _is_number(y) else call.rounded(quotient))
 
 
-for _name in ("floor_divide", "fmod", "remainder"):
+@pointwise(*overloads(aten.floor_divide), unless=_may_meet_zero)
+def floor_division(call: Call, x: Argument, y: Argument) -> Value:
+    return div(call, x, y, "floor")
+
+
+for _name in ("fmod", "remainder"):
     pointwise(*overloads(getattr(aten, _name)), unless=_may_meet_zero, of="Rounded")(operation(_name))
 
 MOST_POWER = 64  # exponent of an integer
