@@ -42,6 +42,8 @@ STEPS: dict[str, Callable] = {
     "underflow": lambda x: (x * 1e-30 * 1e-30).bool(),
     "sign_of_an_underflow": lambda x: torch.sign(x * 1e-20 * 1e-20),
     "logic": lambda x: torch.logical_not(x * 1e-20 * 1e-20),
+    "sum_to_bool": lambda x: (x * 1e-20 * 1e-20).sum(0, dtype=torch.bool),
+    "prod_to_bool": lambda x: torch.prod(x * 2, 0, dtype=torch.bool),
     "count": lambda x: torch.count_nonzero(x * 1e-20 * 1e-20),
     **{
         f"to_{str(dtype).removeprefix('torch.')}": lambda x, dtype=dtype: x.to(dtype)

@@ -27,13 +27,21 @@ from fourfold.compiler.lowering.call import Call, Number, Operand, Truth, rows
 
 aten = torch.ops.aten
 
-rows(aten.sum.default, aten.sum.dim_IntList)(lambda x: sum_(x))
-rows(aten.prod.default, aten.prod.dim_int)(lambda x: prod(x))
 rows(aten.amax.default, aten.max.default)(lambda x: amax(x))
 rows(aten.amin.default, aten.min.default)(lambda x: amin(x))
 rows(aten.aminmax.default)(lambda x: (amin(x), amax(x)))
 rows(aten.any.default, aten.any.dim, aten.any.dims, of="Truth")(lambda x: any_(x))
 rows(aten.all.default, aten.all.dim, aten.all.dims, of="Truth")(lambda x: all_(x))
+
+
+@rows(aten.sum.default, aten.sum.dim_IntList)
+def total(call: Call, x: Operand) -> Value:
+    return any_(call.truth(x)) if call.dtype == torch.bool else sum_(call(x))
+
+
+@rows(aten.prod.default, aten.prod.dim_int)
+def product(call: Call, x: Operand) -> Value:
+    return all_(call.truth(x)) if call.dtype == torch.bool else prod(call(x))
 
 
 @rows(aten.count_nonzero.default, aten.count_nonzero.dim_IntList)
