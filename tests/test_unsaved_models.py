@@ -31,6 +31,11 @@ class Complex(nn.Module):
         return (self.c * x).real
 
 
+class ComplexNumber(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 1j
+
+
 class Sparse(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.empty_strided((3,), (1,)) + x
@@ -53,6 +58,8 @@ REFUSED = {
     "compute both branches and choose with torch.where",
     Complex: "save: expected c to have a dtype that safetensors holds, but got torch.complex64; "
     "export torch.view_as_real",
+    ComplexNumber: "save: expected a graph that runs without Python, but it has the complex number 1j; "
+    "build the result from real tensors with torch.complex",
     Sparse: "save: expected a graph that can be loaded, but the file calls 'aten::empty_strided'",
     Shares: "save: expected b and a to share no memory, since the model changes one in place",
 }

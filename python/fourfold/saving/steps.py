@@ -38,6 +38,8 @@ def constant(value: object) -> object:
     ):
         if isinstance(value, kind):
             return {name: str(value).removeprefix("torch.")}
+    if isinstance(value, complex):
+        raise Unsaved(f"the complex number {value}; build the result from real tensors with torch.complex")
     raise Unsaved(f"the argument {value!r} of type {type(value).__name__}")
 
 
