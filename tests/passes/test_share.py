@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+import sympy
 import torch
 from torch import Tensor
 
 from compiled import compiled, draw
 from fourfold.compiler.passes.canonicalize import canonicalize
 from fourfold.compiler.passes.share import share
+from fourfold.compiler.recorder import layout
 from graphs import assert_alike, operators, traced
 
 x, y = draw(4, 6, gradient=False), draw(4, 6, seed=1, gradient=False)
@@ -70,3 +72,22 @@ def test_results_stay_apart(function: Callable[[Tensor], tuple[Tensor, Tensor]])
     before = b.clone()
     a.add_(1)
     assert torch.equal(b, before)
+
+
+@pytest.mark.parametrize("count", [4, 16])
+def test_a_layout_is_read_once_per_node(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also along a chain of reshapes, each of which is compared with all before it. Expressions are never printed."""
+
+    def function(x: Tensor) -> Tensor:
+        x = torch.cat([x, x]).view(-1, 2)
+        for _ in range(count):
+            x = x.unsqueeze(0)
+        return x.sin()
+
+    module = canonicalize(traced(function, x, dynamic=True))
+    read, printed = [], []
+    monkeypatch.setitem(share.__globals__, "layout", lambda value: read.append(value) or layout(value))
+    monkeypatch.setattr(sympy.Basic, "__str__", lambda expression: printed.append(expression) or "")
+    share(module)
+    assert not printed
+    assert count < len(read) <= count + 2

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from fourfold.compiler.sizes import Sizes
 from fourfold.compiler.support import refuse
-from fourfold.compiler.views import RESHAPES
+from fourfold.compiler.views import RESHAPES, keys
 
 OF_RESULT = ("val", "tensor_meta", "desc")  # meta that replacements don't inherit
 
@@ -191,7 +191,8 @@ def is_alike(result: Node | None, expected: object) -> bool:
     return all(isinstance(value, Tensor) for value in values) and layout(values[0]) == layout(values[1])
 
 
-def layout(value: Tensor) -> tuple[torch.dtype, list[str], list[str]]:
+def layout(value: Tensor) -> tuple[object, ...]:
     """Dtype, sizes and strides, without the strides of dimensions of size 1, which mean nothing."""
-    sizes, strides = ([str(size) for size in sizes] for sizes in (value.shape, value.stride()))
-    return value.dtype, sizes, [stride for size, stride in zip(sizes, strides, strict=True) if size != "1"]
+    sizes = keys(value.shape)
+    strides = zip(sizes, keys(value.stride()), strict=True)
+    return value.dtype, sizes, tuple(stride for size, stride in strides if size != 1)

@@ -31,6 +31,13 @@ EXPANSIONS = frozenset({aten.expand.default})
 VIEWS = RESHAPES | PERMUTATIONS | EXPANSIONS
 
 
+def keys(sizes: Sequence[Size]) -> tuple[object, ...]:
+    """Sizes or strides as a hashable key: numbers, and the expressions of symbolic ones, which are slow to print but
+    not to compare."""
+    expressions = (size if isinstance(size, int) else size.node.expr for size in sizes)
+    return tuple(each if isinstance(each, int) or not each.is_Integer else int(each) for each in expressions)
+
+
 def same(a: Size, b: Size) -> bool:
     """Whether two sizes are known to be equal, without a guard."""
     if isinstance(a, int) and isinstance(b, int):
@@ -49,6 +56,8 @@ def is_one(size: Size) -> bool:
 
 def has_hints(fake: torch.Tensor) -> bool:
     """Whether its sizes are known while tracing; they are not if they depend on data."""
+    if not fake._has_symbolic_sizes_strides:
+        return True
     return all(isinstance(s, int) or s.node.hint is not None for s in (*fake.shape, *fake.stride()))
 
 

@@ -15,7 +15,7 @@ from torch.fx import Graph, Node
 from fourfold.compiler.lowering import POINTWISE
 from fourfold.compiler.nest.steps_of_rows import LONGEST
 from fourfold.compiler.support import is_computed, is_tensor
-from fourfold.compiler.views import PERMUTATIONS, hint
+from fourfold.compiler.views import PERMUTATIONS, hint, keys
 
 aten = torch.ops.aten
 REDUCTIONS = (aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default)
@@ -172,7 +172,7 @@ def short_rows(node: Node) -> tuple | None:
     is_floating = value.is_floating_point() and node.meta["val"].dtype == value.dtype
     if not is_floating or not is_one_axis:
         return None
-    return (tuple(map(str, value.shape)), dims) if math.prod(map(hint, sizes)) <= LONGEST else None
+    return (keys(value.shape), dims) if math.prod(map(hint, sizes)) <= LONGEST else None
 
 
 def views_of(node: Node) -> list[Node]:

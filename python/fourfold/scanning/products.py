@@ -16,7 +16,7 @@ from fourfold.compiler.passes.cleanup import eliminate_dead_code
 from fourfold.compiler.recorder import Recorder, numbers_of, rewritten
 from fourfold.compiler.sizes import Sizes
 from fourfold.compiler.support import is_tensor
-from fourfold.compiler.views import have_same_shape, hint
+from fourfold.compiler.views import have_same_shape, hint, keys
 from fourfold.scanning.fission import DTYPES, Kind, ancestors, kinds_of
 
 aten = torch.ops.aten
@@ -232,7 +232,7 @@ def drop_views(graph: Graph) -> None:
         while node.target is not aten.expand.default and node.args[0].target in VIEWING[1:]:
             node.update_arg(0, node.args[0].args[0])
         before, after = node.args[0].meta["val"], node.meta["val"]
-        if have_same_shape(node.args[0], node) and list(map(str, before.stride())) == list(map(str, after.stride())):
+        if have_same_shape(node.args[0], node) and keys(before.stride()) == keys(after.stride()):
             node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")
 
 
@@ -240,14 +240,14 @@ def before_views(node: Node) -> tuple[Node, ...]:
     """The operands before torch.matmul flattened their batches; otherwise views of the state would be read after the
     loop."""
     found = tuple(map(unflattened, node.args))
-    leading = [list(map(str, each.meta["val"].shape[:-2])) for each in found]
+    leading = [keys(each.meta["val"].shape[:-2]) for each in found]
     return found if leading[0] == leading[-1] else node.args
 
 
 def unflattened(node: Node) -> Node:
     while node.target in VIEWING:
         first = 0 if node.target is aten.expand.default else -2  # an expansion changes the batch
-        sizes = [[str(size) for size in each.meta["val"].shape[first:]] for each in (node, node.args[0])]
+        sizes = [keys(each.meta["val"].shape[first:]) for each in (node, node.args[0])]
         if sizes[0] != sizes[1]:
             break
         node = node.args[0]

@@ -5,7 +5,9 @@ of a norm, for instance, normalizes its input, and rematerialization does so aga
 
 from __future__ import annotations
 
+import functools
 import operator
+from collections.abc import Callable
 
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_flatten
@@ -24,9 +26,10 @@ SHARED = (POINTWISE, ROWS, VIEWS, CONSTANT, (SLICE, SELECT))
 
 def share(module: GraphModule) -> GraphModule:
     seen: dict[object, Node] = {}
+    layouts = functools.cache(layout_of)
     for node in visiting(module):
         if node.target in RESHAPES:
-            replace(node, reshaped_back(node))
+            replace(node, reshaped_back(node, layouts))
         is_item = node.target is operator.getitem and is_computed(node.args[0], ROWS)
         if not is_item and not is_computed(node, *SHARED):
             continue
@@ -41,14 +44,19 @@ def replace(node: Node, other: Node) -> None:
         node.replace_all_uses_with(other, delete_user_cb=lambda user: not is_returned(user))
 
 
-def reshaped_back(node: Node) -> Node:
+def reshaped_back(node: Node, layouts: Callable[[Node], object]) -> Node:
     """The start of a chain of reshapes, if the chain ends with the same shape and layout."""
     found = base = node
     while base.target in RESHAPES:
         base = base.args[0]
-        if is_tensor(base.meta.get("val")) and layout(base.meta["val"]) == layout(node.meta["val"]):
+        if layouts(base) == layouts(node):
             found = base
     return found
+
+
+def layout_of(node: Node) -> object:
+    value = node.meta.get("val")
+    return layout(value) if is_tensor(value) else node
 
 
 def key_of(node: Node) -> object:
