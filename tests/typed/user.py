@@ -142,6 +142,7 @@ def installation() -> None:
     assert_type(fourfold.operator_names(), tuple[str, ...])
     assert_type(fourfold.backends()["cpu"]["usable"], bool)
     assert_type(fourfold.empty_cache(), int)
+    assert_type(fourfold.wait_for_nests(timeout=1), bool)
 
 
 if __name__ == "__main__":
