@@ -184,12 +184,12 @@ def refuse(text: str, layout: str, target: str) -> None:
 
 def attach(nests: dict[tuple[str, str], Nest], folder: Path) -> None:
     names = {key: f"nest_{k}" for k, key in enumerate(nests)}
-    parts = [{names[key]: nests[key] for key in list(nests)[unit::UNITS]} for unit in range(UNITS)]
+    parts = list(parts_of({names[key]: nest for key, nest in nests.items()}))
     texts = [c.print_file(part) for part in parts]
 
     def compile_all(folder: Path) -> None:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(compile_one, parts, texts, (folder / f"unit_{unit}" for unit in range(UNITS))))
+            list(pool.map(compile_one, parts, texts, (folder / f"unit_{unit}" for unit in range(len(parts)))))
 
     made_once(folder, compile_all)
     libraries = [library(text, folder / f"unit_{unit}") for unit, text in enumerate(texts)]
@@ -199,6 +199,14 @@ def attach(nests: dict[tuple[str, str], Nest], folder: Path) -> None:
         addresses = [address or 0 for address in table]
         sizes = nest.bytes_of_column, nest.bytes_of_block, nest.bytes_of_panel, nest.sums
         _C.attach_nest(*key, addresses, *sizes)
+
+
+def parts_of(nests: dict[str, Nest]) -> Iterator[dict[str, Nest]]:
+    """What the files hold: nests of one number of lanes each. Those of bytes have more."""
+    for lanes in sorted({nest.lanes for nest in nests.values()}):
+        own = [name for name, nest in nests.items() if nest.lanes == lanes]
+        shares = (own[unit::UNITS] for unit in range(UNITS))
+        yield from ({name: nests[name] for name in share} for share in shares if share)
 
 
 def compile_one(nests: dict[str, Nest], text: str, path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -10,6 +12,7 @@ from nests import expect_the_interpreters_bits, needs_nests
 from programs import HEAD
 
 pytestmark = needs_nests
+COUNT = itertools.count(1)
 
 ELEMENTS = (
     f"{HEAD}axes a=x.0\nx: float32 = input float32 [a]\ny: float32 = exp x\nz: float64 = to_float64 y\n"
@@ -57,6 +60,6 @@ def test_large_results(
     text: str, shapes: list[tuple[int, ...]], is_streamed: bool, threads: int, layouts: list[str]
 ) -> None:
     torch.set_num_threads(threads)
-    text += "\n" * threads  # a unique text, so that its nest is compiled
+    text += "\n" * next(COUNT)  # a unique text, so that its nest is compiled
     expect_the_interpreters_bits(text, [torch.randn(shape) for shape in shapes])
     assert any("=" in layout for layout in layouts) == is_streamed

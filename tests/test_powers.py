@@ -55,7 +55,7 @@ def test_errors_in_units_of_the_last_place(exponent: float) -> None:
     assert ((got - exact).abs() / unit).max() <= 4
 
 
-@pytest.mark.parametrize("exponent", [16.5, -17, 64, 2.25, 1e300, math.inf, math.nan])
+@pytest.mark.parametrize("exponent", [16.5, -17, 64, 2.25, 1e30, math.inf, math.nan])
 def test_other_exponents_are_general_powers(exponent: float) -> None:
     record = Record()
     x = numbers(torch.float32)

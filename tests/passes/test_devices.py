@@ -119,7 +119,7 @@ def test_one_element_on_the_cpu_is_a_number_of_a_program_elsewhere() -> None:
         module = make_fx(call)(torch.empty(4, 6, device="cuda"), torch.empty((), dtype=torch.float64))
     module.graph.output_node().args = ((module.graph.output_node().args[0],),)
     (node,) = fused_nodes(fuse(module).graph)
-    assert "y_1: float64 = number" in write_program(node.target)
+    assert "x1: float64 = number" in write_program(node.target)
 
 
 def test_a_program_takes_one_element_for_a_number() -> None:

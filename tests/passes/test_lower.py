@@ -28,7 +28,7 @@ def test_a_group_becomes_its_program() -> None:
     module = lowered(lambda x: x.sin() * 2, x)
     (node,) = fused_nodes(module.graph)
     assert node.target.text.endswith(
-        "axes a=4 b=32\nx_1: float32 = input float32 [a b]\nv1: float32 = sin x_1\nv2: float32 = constant 2.0\n"
+        "axes a=4 b=32\nx0: float32 = input float32 [a b]\nv1: float32 = sin x0\nv2: float32 = constant 2.0\n"
         "v3: float32 = mul v1 v2\noutput v3 float32 [a b]\n"
     )
     assert not node.target.space.dims  # no later pass reads it

@@ -28,15 +28,15 @@ def python_loop(
         returned = step(carry, structure.xs([each.select(0, t).clone() for each in sequences]))
         expect_pair(returned)
         carry, y = returned
+        leaves, carry_spec = pytree.tree_flatten(carry)
+        if carry_spec != structure.carry_spec:
+            raise TypeError(
+                f"scan: expected the step to return a carry like init, {shown(structure.carry_spec)}, but got "
+                f"{shown(carry_spec)}"
+            )
         row, spec = pytree.tree_flatten(y)
         rows.append([leaf if isinstance(leaf, Tensor) or leaf is None else torch.tensor(leaf) for leaf in row])
     if reverse:
         rows.reverse()
     ys = [None if column[0] is None else torch.stack(column) for column in zip(*rows, strict=True)]
-    leaves, carry_spec = pytree.tree_flatten(carry)
-    if carry_spec != structure.carry_spec:
-        raise TypeError(
-            f"scan: expected the step to return a carry like init, {shown(structure.carry_spec)}, but got "
-            f"{shown(carry_spec)}"
-        )
     return [leaf for leaf in leaves if leaf is not None], ys, spec

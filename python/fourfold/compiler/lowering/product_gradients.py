@@ -37,8 +37,8 @@ def product_of_others(grad: Tensor, x: Tensor, result: Tensor, dim: int | None) 
     factors = torch.where(zero, 1, x)
     product = factors.prod() if dim is None else factors.prod(dim, keepdim=True)
     zeros = zero.sum(over, keepdim=dim is not None)
-    others = torch.where(zeros == 0, product / factors, torch.where(zero & (zeros == 1), product, product * 0))
-    return grad * others
+    others = product / factors
+    return grad * torch.where((zeros == 0) | zero & (zeros == 1), others, others * 0)
 
 
 def cumprod_backward(grad: Tensor, x: Tensor, result: Tensor, dim: int) -> Tensor:
