@@ -31,17 +31,17 @@ OF_TWO: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "masked_fill": lambda a, b, mask: a.masked_fill(mask, b).float(),
     "lerp": lambda a, b, mask: torch.lerp(a, a + a, b),
     "addcmul": lambda a, b, mask: torch.addcmul(a, a, b),
-    "addcdiv": lambda a, b, mask: torch.addcdiv(a, b, a + 1),
+    "addcdiv": lambda a, b, mask: torch.addcdiv(a, b, a),
 }
 # Functions of x, a number and the mask.
 OF_NUMBERS: dict[str, Callable[[Tensor, float, Tensor], Tensor]] = {
     "clamp_min": lambda x, n, mask: x.clamp(min=n).float(),
     "hardtanh": lambda x, n, mask: F.hardtanh(x, -n, n).float(),
     "threshold": lambda x, n, mask: F.threshold(x, n, n).float(),
-    "hardshrink": lambda x, n, mask: F.hardshrink(x - 1, n).float(),
+    "hardshrink": lambda x, n, mask: F.hardshrink(-x, n).float(),
     "softshrink": lambda x, n, mask: F.softshrink(x, n),
-    "leaky_relu": lambda x, n, mask: F.leaky_relu(x - 1, n),
-    "elu": lambda x, n, mask: F.elu(x - 1, n),
+    "leaky_relu": lambda x, n, mask: F.leaky_relu(-x, n),
+    "elu": lambda x, n, mask: F.elu(-x, n),
     "softplus": lambda x, n, mask: F.softplus(x, n),
     "addcmul value": lambda x, n, mask: torch.addcmul(x, x, x, value=n),
     "nan_to_num": lambda x, n, mask: torch.nan_to_num(torch.where(mask, x, math.nan), n).float(),
