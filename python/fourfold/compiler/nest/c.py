@@ -58,8 +58,8 @@ def print_nest(nest: Nest, dialect: Dialect | None = None) -> str:
 
 
 def print_file(nests: dict[str, Nest]) -> str:
-    """A whole file: each nest, all of one number of lanes, in a namespace of that name. The variables through which the library's elementary
-    functions are called are exported, so that their addresses can be filled in."""
+    """A whole file: each nest, all of one number of lanes, in a namespace of that name. The variables through which the
+    library's elementary functions are called are exported, so that their addresses can be filled in."""
     lanes = next(iter(nests.values())).lanes
     dialect = Dialect(lanes)
     texts, called = [], set()
