@@ -62,8 +62,8 @@ class Nests {
     int64_t work = 0;  // of the calls so far
     bool is_requested = false;
     bool is_answered = false;
-    std::unique_ptr<const Nest> nest;
-    std::string reason;
+    std::unique_ptr<const Nest> nest = {};
+    std::string reason = {};
   };
 
  private:
