@@ -34,7 +34,7 @@ class Codegen:
         self.rounds_each = rounds_each
         self.device = device_of(fused.members[0])
         type = self.device.type
-        self.program = Program(has_float64=type not in programs.WITHOUT_FLOAT64, is_on_cpu=type == "cpu")
+        self.program = Program(has_float64=type not in programs.WITHOUT_FLOAT64, is_on_cpu=type in programs.INTERPRETED)
         self.values: dict[Node, Value | tuple[Value, ...]] = {}
         self.axis = {axis: k for k, axis in enumerate(self.axis_order())}
         self.read_from: dict[int, str] = {}  # by axis: the first input dimension that runs along this axis alone
