@@ -21,7 +21,7 @@ from fourfold.compiler.calling import Program
 from fourfold.compiler.nest import build, c, cache, reading, service
 from fourfold.compiler.nest.cache import Cache
 from fourfold.compiler.nest.layout import Layout
-from nests import INTERPRETER, SHORT, expect_the_interpreters_bits, inputs_of, needs_nests
+from nests import INTERPRETER, SHORT, compiled_so_far, expect_the_interpreters_bits, inputs_of, needs_nests
 from program_cases import assert_same_bits, programs
 from programs import HEAD
 
@@ -219,7 +219,7 @@ def test_generators_of_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
         # Of few columns each number has a nest of its own.
         x = torch.randn(33, 5 + len(counts), generator=torch.Generator().manual_seed(1))
         w = torch.randn(x.shape[1])
-        before = service.service.compiled
+        before = compiled_so_far()
         results.append(compiled(generator)(x, w))
         counts.append(service.service.compiled - before)
         torch.testing.assert_close(results[-1], norm_and_gate(x, w))
@@ -234,7 +234,7 @@ def test_automatic_nests_come_with_the_second_call() -> None:
     program = Program(text, "automatic", service.number("auto"))
     x = torch.randn(100)
     expected = program(x)
-    before = service.service.compiled
+    before = compiled_so_far()
     program(x)
     assert fourfold.wait_for_nests() and service.service.compiled == before + 1
     assert_same_bits(program(x), expected)
@@ -375,7 +375,7 @@ def test_a_cache_that_cannot_be_written_costs_no_nest(
     monkeypatch.setattr(service.service, "cache", Cache(tmp_path / "file", "level", "compiler"))
     monkeypatch.setattr(service.service, "has_warned", False)
     text = f"{HEAD}axes a=x.0 b=x.1\nx: float32 = input float32 [a b]\ny: float32 = atan x\noutput y float32 [a b]\n"
-    before = service.service.compiled
+    before = compiled_so_far()
     for x in (torch.randn(40, 50), torch.randn(40, 100)[:, ::2]):
         Program(text, "nest", service.number("llvm"))(x)
         with service.service.busy:  # the nest was attached before it is cached

@@ -16,7 +16,7 @@ from fourfold.compiler.calling import Program
 from fourfold.compiler.fused import Fused, displayed
 from fourfold.compiler.nest import service
 from fourfold.compiler.record import Record
-from nests import needs_nests
+from nests import compiled_so_far, needs_nests
 from program_cases import assert_same_bits
 from programs import HEAD
 
@@ -54,14 +54,14 @@ def test_equal_layers_have_one_nest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also layers of other sizes, and those of a model that is gone."""
     monkeypatch.setenv("FOURFOLD_GENERATOR", "llvm")
     programs_of(gated(20, 20, 20, 20), torch.randn(40, 20))
-    before = service.service.compiled
+    before = compiled_so_far()
     found = programs_of(gated(20, 24, 28, 32), torch.randn(40, 20))
     assert len({one.text for one in found}) > 4 and service.service.compiled == before
 
 
 @needs_nests
 def test_a_nest_serves_other_sizes_of_axes() -> None:
-    before, expected = service.service.compiled, []
+    before, expected = compiled_so_far(), []
     for size in (100, 33, 8):
         text = (
             f"{HEAD}axes a={size} | b=x0.1\nx0: float32 = input float32 [a b]\nv1: float32 = asinh x0\n"
