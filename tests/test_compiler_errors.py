@@ -117,3 +117,57 @@ def test_a_float_that_an_integer_does_not_hold() -> None:
             function(x, 300.5)
         with pytest.raises(RuntimeError, match="without overflow"):
             one_result(function, x, 300.5)
+
+
+# Of dtypes or shapes that torch's kernels refuse and formulas would compute; the last ones are computed.
+PAIR = torch.tensor([[0.25, 0.75]]), torch.tensor([[1.0, 0.0]])
+TRUTH, INTEGERS = torch.tensor([[True, False]]), torch.tensor([[2, 3]])
+UNTAKEN: dict[str, tuple[Callable, tuple[torch.Tensor, ...]]] = {
+    "abs": (F.softsign, (TRUTH,)),
+    "ldexp": (lambda x, y: torch.ldexp(x * 2, y), (PAIR[0], TRUTH)),
+    "lerp": (lambda x, y: (x * 2).lerp_(y, 2) + 1, (INTEGERS, INTEGERS)),
+    "max": (lambda x: (x * 2).max() + 1, (torch.ones(0, 3),)),
+    "mse_loss": (lambda x, y: F.mse_loss(x * 2, y), (PAIR[0], PAIR[1].to(torch.complex64))),
+    "huber_loss": (lambda x, y: F.huber_loss(x * 2, y), (PAIR[0].to(torch.complex64), PAIR[1])),
+    "smooth_l1_loss": (lambda x, y: F.smooth_l1_loss(x * 2, y), (PAIR[0].to(torch.complex64), PAIR[1])),
+    "soft_margin_loss": (F.soft_margin_loss, (INTEGERS, PAIR[0])),
+    "soft_margin_loss, more dimensions": (lambda x, y: F.soft_margin_loss(x * 2, y), (PAIR[0][0], PAIR[1])),
+    "binary_cross_entropy_with_logits": (
+        lambda x, y, w: F.binary_cross_entropy_with_logits(x * 2, y, w),
+        (*PAIR, torch.ones(3, 2)),
+    ),
+    "layer_norm": (lambda x, w: F.layer_norm(x * 2, (2,), w), (PAIR[0], torch.ones(2, dtype=torch.float64))),
+    "layer_norm of halves": (lambda x, w: F.layer_norm(x * 2, (2,), w), (PAIR[0].half(), torch.ones(2).bfloat16())),
+    "group_norm": (lambda x, w: F.group_norm(x * 2, 1, w, w), (PAIR[0], torch.ones(2).int())),
+    "batch_norm": (lambda x, s: F.batch_norm(x * 2, s, s), (PAIR[0], torch.ones(2).half())),
+    "batch_norm, trained": (
+        lambda x, s: F.batch_norm(x * 2, None, None, s, s, training=True),
+        (PAIR[0].expand(3, 2), torch.ones(2).double()),
+    ),
+    "select": (lambda x: (x * 2).select(-6, 0) * 3, (PAIR[0],)),
+}
+TAKEN: dict[str, tuple[Callable, tuple[torch.Tensor, ...]]] = {
+    "mse_loss": (lambda x, y: F.mse_loss(x * 2, y), (PAIR[0], TRUTH)),
+    "huber_loss": (lambda x, y: F.huber_loss(x * 2, y), (PAIR[0], TRUTH)),
+    "smooth_l1_loss": (lambda x, y: F.smooth_l1_loss(x * 2, y), (PAIR[0], TRUTH)),
+    "layer_norm": (lambda x, w: F.layer_norm(x * 2, (2,), w), (PAIR[0].half(), torch.ones(2))),
+    "batch_norm": (lambda x, s: F.batch_norm(x * 2, s, s), (PAIR[0].bfloat16(), torch.ones(2))),
+}
+
+
+@pytest.mark.usefixtures("in_programs")
+@pytest.mark.parametrize("name", UNTAKEN)
+def test_a_call_that_torchs_kernel_refuses(name: str) -> None:
+    function, tensors = UNTAKEN[name]
+    with pytest.raises((RuntimeError, IndexError)) as expected:
+        function(*tensors)
+    with pytest.raises(type(expected.value)) as got:
+        compiled(function)(*tensors)
+    assert str(expected.value)[:20] in str(got.value)
+
+
+@pytest.mark.usefixtures("in_programs")
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_call_of_two_dtypes_that_torchs_kernel_computes(name: str) -> None:
+    function, tensors = TAKEN[name]
+    torch.testing.assert_close(compiled(function)(*tensors), function(*tensors))

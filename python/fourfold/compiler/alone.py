@@ -80,8 +80,8 @@ FEW = 2**14
 
 NESTS_OF_FLOATS = words("""
     _log_softmax elu_backward exp2 floor_divide fmod glu huber_loss.reduced huber_loss_backward hypot ldexp
-    log_sigmoid_backward log_sigmoid_forward logaddexp nansum prod_backward remainder silu silu_backward
-    smooth_l1_loss.reduced smooth_l1_loss_backward softplus_backward
+    log_sigmoid_backward log_sigmoid_forward logaddexp nansum native_dropout_backward prod_backward remainder silu
+    silu_backward smooth_l1_loss.reduced smooth_l1_loss_backward softplus_backward
 """)
 NORMS = words("""
     _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training

@@ -162,7 +162,10 @@ def takes_pieces(user: Node) -> bool:
 
 
 def is_selection(node: Node) -> bool:
-    return node.target is SELECT or node.target is UNBIND and has_items(node)
+    if node.target is SELECT:
+        dim, count = named(SELECT, node.args, node.kwargs)["dim"], len(shape_of(node.args[0]))
+        return -count <= dim < count  # torch traces it along any dimension; its kernel raises the error
+    return node.target is UNBIND and has_items(node)
 
 
 def has_items(node: Node) -> bool:

@@ -12,6 +12,7 @@ from torch._prims_common import compute_elementwise_output_logical_to_physical_p
 from fourfold.compiler.iteration_space import reduced_dims
 from fourfold.compiler.lowering import foreach
 from fourfold.compiler.lowering.call import beyond
+from fourfold.compiler.lowering.taken import is_taken
 
 aten = torch.ops.aten
 CONTIGUOUS = torch.contiguous_format
@@ -29,7 +30,6 @@ TORCHS = (
     aten.dist.default,
     aten.mse_loss.default,
     aten.mse_loss_backward.default,
-    aten.soft_margin_loss.default,
     aten.soft_margin_loss_backward.default,
     aten._prelu_kernel_backward.default,
     aten._fused_rms_norm.default,
@@ -45,7 +45,8 @@ def decompositions() -> dict[object, Function]:
     """The table for tracing, from torch's table and ours."""
     from torch._decomp import get_decompositions
 
-    found = get_decompositions(TORCHS) | foreach.decompositions() | EARLY
+    torchs = {operator: where_taken(operator, own) for operator, own in get_decompositions(TORCHS).items()}
+    found = torchs | foreach.decompositions() | EARLY
     if not hasattr(torch.ops.prims, "fma"):
         return found
     # Exists only after Dynamo has created it, for addcmul_ and addcdiv_ with a value, as optimizers call them.
@@ -66,6 +67,18 @@ def decomposes(operator: object, table: dict[object, Function] = EARLY) -> Calla
         return function
 
     return register
+
+
+def where_taken(operator: object, function: Function) -> Function:
+    """The decomposition, of calls that torch's kernel computes."""
+
+    @functools.wraps(function)
+    def apply(*args: object, **kwargs: object) -> object:
+        tensors = (each for each in (*args, *kwargs.values()) if isinstance(each, Tensor))
+        is_on_cpu = all(each.device.type == "cpu" for each in tensors)
+        return NotImplemented if is_on_cpu and not is_taken(operator, args, kwargs) else function(*args, **kwargs)
+
+    return apply
 
 
 def is_empty(x: Tensor) -> bool:
@@ -178,8 +191,8 @@ def power_of_number(base: float, x: Tensor) -> object:
 @decomposes(aten.huber_loss.default, LATE)
 def huber_loss(x: Tensor, target: Tensor, reduction: int = 1, delta: float = 1.0) -> object:
     """The result has the input's dtype, whatever the target's."""
-    common = torch.result_type(x, target)
-    if not torch.can_cast(common, x.dtype):
+    are_real = x.is_floating_point() and target.is_floating_point()
+    if not are_real or not torch.can_cast(torch.result_type(x, target), x.dtype):
         return NotImplemented
     apart = (computed(x) - computed(target)).abs()
     loss = torch.where(apart <= delta, 0.5 * apart * apart, delta * (apart - 0.5 * delta)).to(x.dtype)
@@ -192,6 +205,15 @@ def huber_loss_of_two_dtypes(x: Tensor, target: Tensor, reduction: int = 1, delt
     return NotImplemented if x.dtype == target.dtype else huber_loss(x, target, reduction, delta)
 
 
+@decomposes(aten.soft_margin_loss.default)
+def soft_margin_loss(x: Tensor, target: Tensor, reduction: int = 1) -> object:
+    """torch's decomposition has another dtype than its kernel, and another shape, where the target's differ."""
+    from torch._decomp.decompositions import soft_margin_loss
+
+    is_equal = x.dtype == target.dtype and x.shape == target.shape
+    return soft_margin_loss(x, target, reduction) if is_equal else NotImplemented
+
+
 def reduced(loss: Tensor, reduction: int) -> Tensor:
     return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
 
@@ -201,7 +223,8 @@ def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 
     """torch's kernel raises an error for a negative beta."""
     from torch._decomp.decompositions import smooth_l1_loss
 
-    return NotImplemented if beta < 0 else smooth_l1_loss(x, target, reduction, beta)
+    is_wrong = beta < 0 or x.is_complex() or target.is_complex()
+    return NotImplemented if is_wrong else smooth_l1_loss(x, target, reduction, beta)
 
 
 @decomposes(aten.smooth_l1_loss_backward.default, LATE)
@@ -215,9 +238,11 @@ def smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: 
 
 
 @decomposes(aten.log_sigmoid_forward.default, LATE)
-def log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:
+def log_sigmoid(x: Tensor) -> object:
     from torch._decomp.decompositions import log_sigmoid_forward
 
+    if not x.is_floating_point():
+        return NotImplemented
     result, buffer = log_sigmoid_forward(x)
     return result.contiguous(), buffer.contiguous()
 

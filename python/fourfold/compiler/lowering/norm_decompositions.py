@@ -9,13 +9,23 @@ from torch import Tensor
 
 from fourfold.compiler.dtypes import statistics_dtype
 from fourfold.compiler.iteration_space import covers_innermost
-from fourfold.compiler.lowering.decompositions import LATE, computed, decomposes, is_empty, is_real
+from fourfold.compiler.lowering.decompositions import LATE, LOW, computed, decomposes, is_empty, is_real
 from fourfold.compiler.views import hint
 
 aten = torch.ops.aten
 # With fewer elements of a channel in each of several images, torch's batch norm is faster. Measured with AVX2, trained,
 # with ReLU. A single image's, as in an instance norm, lie together.
 FEWEST = 45
+
+
+def takes(x: Tensor, *others: Tensor | None) -> bool:
+    """Whether torch's kernels for CPUs take these parameters and statistics: one-dimensional, of the input's dtype, or
+    of float32 beside low precision. They raise an error for others."""
+    given = [each for each in others if each is not None]
+    dtypes = {each.dtype for each in given}
+    if any(each.dim() != 1 for each in given):
+        return False
+    return x.device.type != "cpu" or dtypes <= {x.dtype} or x.dtype in LOW and dtypes == {torch.float32}
 
 
 @decomposes(aten.native_layer_norm_backward.default, LATE)
@@ -46,7 +56,7 @@ def group_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, batch: int, channels: int, size: int, groups: int, eps: float
 ) -> object:
     """Each group is a row."""
-    if not x.is_contiguous() or is_empty(x):
+    if not x.is_contiguous() or is_empty(x) or not takes(x, weight, bias):
         return NotImplemented
     shaped = computed(x.reshape(batch, groups, channels // groups, size))
     variance, mean = torch.var_mean(shaped, (2, 3), correction=0, keepdim=True)
@@ -94,8 +104,10 @@ def group_norm_backward(
 @decomposes(aten._native_batch_norm_legit_no_training.default, LATE)
 def batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, momentum: float, eps: float
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> object:
     """Batch norm with known statistics, computed in float32: another program may write the scale to memory."""
+    if not takes(x, weight, bias, mean, variance):
+        return NotImplemented
     scale = (computed(variance) + eps).rsqrt()
     scale = scale if weight is None else scale * weight
     shift = -mean * scale if bias is None else bias - mean * scale
@@ -118,7 +130,7 @@ def batch_norm_in_training(
 ) -> object:
     """Each channel is a row. The running variance is updated with the unbiased variance."""
     over = reduced_by_channel(x)
-    if not training or over is None:
+    if not training or over is None or not takes(x, weight, bias, running_mean, running_var):
         return NotImplemented
     value = computed(x)
     variance, mean = torch.var_mean(value, over, correction=1)
@@ -132,7 +144,7 @@ def batch_norm_in_training(
 def batch_norm_without_statistics(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
 ) -> object:
-    if not training or reduced_by_channel(x) is None:
+    if not training or reduced_by_channel(x) is None or not takes(x, weight, bias):
         return NotImplemented
     return batch_normalized(computed(x), weight, bias, eps, x.dtype, statistics_dtype(x, weight, bias))
 

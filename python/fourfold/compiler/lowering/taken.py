@@ -1,0 +1,72 @@
+"""Asks torch's kernels for CPUs whether they take a call. Formulas and decompositions would compute some calls for
+which eager mode raises an error, such as a complex loss, `ldexp` of truth values or the maximum of nothing; these are
+left to torch, which raises it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch.fx import Node
+from torch.utils._mode_utils import no_dispatch
+
+from fourfold.compiler.lowering.call import named
+
+ANSWERS: dict[tuple[object, str], bool] = {}  # a cache, by operator and described arguments
+
+
+def is_unusual(node: Node) -> bool:
+    """Whether the node's operands have several dtypes, no floating one, or no elements."""
+    tensors = [each.meta["val"] for each in node.all_input_nodes if isinstance(each.meta.get("val"), torch.Tensor)]
+    is_one = len({each.dtype for each in tensors}) == 1 and tensors[0].dtype.is_floating_point
+    return not is_one or any(0 in small(each.shape) for each in tensors)
+
+
+def is_taken(target: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+    """Whether torch's kernel computes this call, tried with tensors of as many dimensions, each of size 2 at most.
+    Arguments are nodes or traced tensors, numbers and settings."""
+    described = {name: describe(value, name) for name, value in named(target, args, kwargs).items()}
+    key = target, repr(described)  # 1, 1.0 and True are equal, but are other calls
+    if key not in ANSWERS:
+        ANSWERS[key] = succeeds(target, described)
+    return ANSWERS[key]
+
+
+class Described:
+    """A tensor's dtype, and its shape with sizes of at most 2: those of 1 are broadcast, those of 0 are empty."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.dtype, self.shape = tensor.dtype, small(tensor.shape)
+
+    def __repr__(self) -> str:
+        return f"{self.dtype}{self.shape}"
+
+
+def small(sizes: Sequence[int | torch.SymInt]) -> tuple[int, ...]:
+    return tuple(min(size, 2) if isinstance(size, int) else 2 for size in sizes)
+
+
+def describe(value: object, name: str) -> object:
+    if isinstance(value, Node):
+        value = value.meta.get("val")
+    if isinstance(value, torch.Tensor):
+        return Described(value)
+    if name == "normalized_shape":
+        return small(value)
+    if isinstance(value, torch.SymInt):
+        return 1
+    return 1.0 if isinstance(value, torch.SymFloat) else value
+
+
+def succeeds(target: Callable[..., object], described: Mapping[str, object]) -> bool:
+    def own(value: object) -> object:
+        return torch.ones(value.shape, dtype=value.dtype) if isinstance(value, Described) else value
+
+    with no_dispatch(), torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            target(**{name: own(value) for name, value in described.items()})
+        except (RuntimeError, TypeError, ValueError, IndexError):  # NotImplementedError is a RuntimeError
+            return False
+    return True
