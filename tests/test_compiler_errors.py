@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from compiled import compiled, programs_of
 from compiler_samples import module_of
 from fourfold.compiler.entry import backend
+from fourfold.compiler.lowering.taken import is_taken
 from fourfold.compiler.record import Record
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -130,7 +131,9 @@ UNTAKEN: dict[str, tuple[Callable, tuple[torch.Tensor, ...]]] = {
     "mse_loss": (lambda x, y: F.mse_loss(x * 2, y), (PAIR[0], PAIR[1].to(torch.complex64))),
     "huber_loss": (lambda x, y: F.huber_loss(x * 2, y), (PAIR[0].to(torch.complex64), PAIR[1])),
     "smooth_l1_loss": (lambda x, y: F.smooth_l1_loss(x * 2, y), (PAIR[0].to(torch.complex64), PAIR[1])),
+    "smooth_l1_loss of integers": (lambda x: F.smooth_l1_loss(x, x, reduction="none") * 2, (INTEGERS,)),
     "soft_margin_loss": (F.soft_margin_loss, (INTEGERS, PAIR[0])),
+    "soft_margin_loss of integers": (F.soft_margin_loss, (INTEGERS, INTEGERS)),
     "soft_margin_loss, more dimensions": (lambda x, y: F.soft_margin_loss(x * 2, y), (PAIR[0][0], PAIR[1])),
     "binary_cross_entropy_with_logits": (
         lambda x, y, w: F.binary_cross_entropy_with_logits(x * 2, y, w),
@@ -171,3 +174,11 @@ def test_a_call_that_torchs_kernel_refuses(name: str) -> None:
 def test_a_call_of_two_dtypes_that_torchs_kernel_computes(name: str) -> None:
     function, tensors = TAKEN[name]
     torch.testing.assert_close(compiled(function)(*tensors), function(*tensors))
+
+
+def test_trials_take_lists_of_tensors_and_sizes() -> None:
+    x, parameter = torch.ones(3, 7), torch.ones(7, dtype=torch.float64)
+    assert is_taken(aten.cat.default, ([x, x.int()], 1), {})
+    assert not is_taken(aten.cat.default, ([x, x[0]],), {})
+    assert is_taken(aten.native_layer_norm.default, (x, [7], None, None, 1e-5), {})
+    assert not is_taken(aten.native_layer_norm.default, (x, [7], parameter, None, 1e-5), {})

@@ -210,8 +210,8 @@ def soft_margin_loss(x: Tensor, target: Tensor, reduction: int = 1) -> object:
     """torch's decomposition has another dtype than its kernel, and another shape, where the target's differ."""
     from torch._decomp.decompositions import soft_margin_loss
 
-    is_equal = x.dtype == target.dtype and x.shape == target.shape
-    return soft_margin_loss(x, target, reduction) if is_equal else NotImplemented
+    is_plain = x.is_floating_point() and x.dtype == target.dtype and x.shape == target.shape
+    return soft_margin_loss(x, target, reduction) if is_plain else NotImplemented
 
 
 def reduced(loss: Tensor, reduction: int) -> Tensor:
@@ -220,11 +220,11 @@ def reduced(loss: Tensor, reduction: int) -> Tensor:
 
 @decomposes(aten.smooth_l1_loss.default, LATE)
 def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 1.0) -> object:
-    """torch's kernel raises an error for a negative beta."""
+    """torch's kernel raises an error for a negative beta, and for integers."""
     from torch._decomp.decompositions import smooth_l1_loss
 
-    is_wrong = beta < 0 or x.is_complex() or target.is_complex()
-    return NotImplemented if is_wrong else smooth_l1_loss(x, target, reduction, beta)
+    is_plain = beta >= 0 and torch.result_type(x, target).is_floating_point
+    return smooth_l1_loss(x, target, reduction, beta) if is_plain else NotImplemented
 
 
 @decomposes(aten.smooth_l1_loss_backward.default, LATE)

@@ -42,18 +42,8 @@ def product_of_others(grad: Tensor, x: Tensor, result: Tensor, dim: int | None) 
 
 
 def cumprod_backward(grad: Tensor, x: Tensor, result: Tensor, dim: int) -> Tensor:
-    """The gradient of x[k] is the sum of grad[j] * result[j] / x[k] over all j from k on."""
-    if not has_zero(x):
-        return sums_from_each(grad * result, dim).div_(x)
-    zeros = (x == 0).cumsum(dim)
-    first = (x == 0) & (zeros == 1)
-    before = sums_from_each((grad * result).masked_fill_(zeros > 0, 0), dim) / x
-    without_first = x.masked_fill(first, 1).cumprod(dim).mul_(grad).masked_fill_(zeros == 0, 0)
-    return torch.where(zeros == 0, before, torch.where(first, without_first.sum(dim, keepdim=True), 0))
-
-
-def sums_from_each(x: Tensor, dim: int) -> Tensor:
-    return x.flip(dim).cumsum_(dim).flip(dim)
+    """As in eager mode, which a trace would replace by the formula for any data."""
+    return aten.cumprod_backward(grad, x, dim, result)
 
 
 for name, function in (("prod_backward", prod_backward), ("cumprod_backward", cumprod_backward)):

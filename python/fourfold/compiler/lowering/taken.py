@@ -52,8 +52,8 @@ def describe(value: object, name: str) -> object:
         value = value.meta.get("val")
     if isinstance(value, torch.Tensor):
         return Described(value)
-    if name == "normalized_shape":
-        return small(value)
+    if isinstance(value, (list, tuple)):
+        return small(value) if name == "normalized_shape" else [describe(each, name) for each in value]
     if isinstance(value, torch.SymInt):
         return 1
     return 1.0 if isinstance(value, torch.SymFloat) else value
@@ -61,6 +61,8 @@ def describe(value: object, name: str) -> object:
 
 def succeeds(target: Callable[..., object], described: Mapping[str, object]) -> bool:
     def own(value: object) -> object:
+        if isinstance(value, list):
+            return [own(each) for each in value]
         return torch.ones(value.shape, dtype=value.dtype) if isinstance(value, Described) else value
 
     with no_dispatch(), torch.no_grad(), warnings.catch_warnings():
