@@ -25,9 +25,22 @@ function(fourfold_find_environments_torch)
   execute_process(COMMAND "${Python_EXECUTABLE}" -c "import sysconfig; print(sysconfig.get_path('platlib'))"
     OUTPUT_VARIABLE packages OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   file(TO_CMAKE_PATH "${packages}/torch/include" include)
-  if(EXISTS "${include}/torch/csrc/Dtype.h")
+  fourfold_read_torch_version("${include}" version)
+  if(version VERSION_GREATER_EQUAL FOURFOLD_TORCH_MINIMUM)  # pip replaces an older one
     set(FOURFOLD_TORCH_INCLUDES "${include}" PARENT_SCOPE)
   endif()
+endfunction()
+
+# Sets result to the version, major.minor, of the torch with these headers; empty if there is none, or one without
+# torch/headeronly.
+function(fourfold_read_torch_version include result)
+  set(version)
+  if(EXISTS "${include}/torch/csrc/Dtype.h" AND EXISTS "${include}/torch/headeronly/version.h")
+    file(STRINGS "${include}/torch/headeronly/version.h" lines REGEX "define TORCH_VERSION_(MAJOR|MINOR) ")
+    list(TRANSFORM lines REPLACE "[^0-9]*([0-9]+)$" "\\1")
+    list(JOIN lines "." version)
+  endif()
+  set(${result} "${version}" PARENT_SCOPE)
 endfunction()
 
 set(FOURFOLD_TORCH_INCLUDES)
@@ -43,9 +56,11 @@ elseif(_wanted STREQUAL "AUTO")
 elseif(NOT _wanted STREQUAL "OFF")
   set(FOURFOLD_TORCH_INCLUDES "${FOURFOLD_TORCH_HEADERS}")
   foreach(_include IN LISTS FOURFOLD_TORCH_INCLUDES)
-    if(NOT EXISTS "${_include}/torch/csrc/Dtype.h")
-      message(FATAL_ERROR "FOURFOLD_TORCH_HEADERS names ${_include}, which contains no torch/csrc/Dtype.h. Name the "
-        "include folders of torch's Python packages, or set it to AUTO, ON or OFF.")
+    fourfold_read_torch_version("${_include}" _version)
+    if(NOT _version VERSION_GREATER_EQUAL FOURFOLD_TORCH_MINIMUM)
+      message(FATAL_ERROR "FOURFOLD_TORCH_HEADERS names ${_include}, which doesn't contain the headers of torch "
+        "${FOURFOLD_TORCH_MINIMUM} or newer. Name the include folders of torch's Python packages, or set it to AUTO, ON "
+        "or OFF.")
     endif()
   endforeach()
 endif()

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from compiled import compiled, programs_of
 from compiler_samples import module_of
 from fourfold.compiler.entry import backend
-from fourfold.compiler.lowering.taken import is_taken
+from fourfold.compiler.lowering.supported_by_eager import eager_supports
 from fourfold.compiler.record import Record
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -159,13 +159,17 @@ TAKEN: dict[str, tuple[Callable, tuple[torch.Tensor, ...]]] = {
 
 
 @pytest.mark.usefixtures("in_programs")
+@pytest.mark.parametrize("low", [False, True])
 @pytest.mark.parametrize("name", UNTAKEN)
-def test_a_call_that_torchs_kernel_refuses(name: str) -> None:
+def test_a_call_that_torchs_kernel_refuses(name: str, low: bool) -> None:
+    """low: in bfloat16, rounded like eager mode."""
     function, tensors = UNTAKEN[name]
+    tensors = tuple(x.bfloat16() if low and x.dtype == torch.float32 else x for x in tensors)
+    settings = {"options": {"round": "eager"}} if low else {}
     with pytest.raises((RuntimeError, IndexError)) as expected:
         function(*tensors)
     with pytest.raises(type(expected.value)) as got:
-        compiled(function)(*tensors)
+        compiled(function, **settings)(*tensors)
     assert str(expected.value)[:20] in str(got.value)
 
 
@@ -178,7 +182,20 @@ def test_a_call_of_two_dtypes_that_torchs_kernel_computes(name: str) -> None:
 
 def test_trials_take_lists_of_tensors_and_sizes() -> None:
     x, parameter = torch.ones(3, 7), torch.ones(7, dtype=torch.float64)
-    assert is_taken(aten.cat.default, ([x, x.int()], 1), {})
-    assert not is_taken(aten.cat.default, ([x, x[0]],), {})
-    assert is_taken(aten.native_layer_norm.default, (x, [7], None, None, 1e-5), {})
-    assert not is_taken(aten.native_layer_norm.default, (x, [7], parameter, None, 1e-5), {})
+    assert eager_supports(aten.cat.default, ([x, x.int()], 1), {})
+    assert not eager_supports(aten.cat.default, ([x, x[0]],), {})
+    assert eager_supports(aten.native_layer_norm.default, (x, [7], None, None, 1e-5), {})
+    assert not eager_supports(aten.native_layer_norm.default, (x, [7], parameter, None, 1e-5), {})
+
+
+def test_views_of_integers_and_masks_are_fused() -> None:
+    """They name sizes, which no trial has."""
+    record = Record()
+    i, mask, x = torch.arange(64).view(8, 8), torch.rand(8, 1) > 0.5, torch.randn(4, 16)
+
+    def function(i: torch.Tensor, mask: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.where((~mask).expand(8, 8).reshape(4, 16), x, (i * 2).view(4, 16) + 1)
+
+    torch.testing.assert_close(compiled(function, record)(i, mask, x), function(i, mask, x))
+    assert programs_of(record) == 1
+    assert not record.captured[0].forward.compiled.refusals

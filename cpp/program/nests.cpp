@@ -12,8 +12,7 @@
 namespace fourfold::program {
 namespace {
 
-constexpr size_t most_layouts = 64;  // compiled for one program on the CPU; the interpreter runs the others
-constexpr size_t most_of_device = 256;  // likewise on devices, which have no interpreter
+constexpr size_t most_layouts = 256;  // compiled for all programs with one text; on a CPU the interpreter runs the others
 constexpr int calls_before = 2;      // a layout is compiled at this call
 // In additions: such a layout is compiled at its first call, which takes about as long as the compilation, 50 ms.
 constexpr int64_t large_work = 1'000'000'000;
@@ -63,7 +62,10 @@ Nests::Answer Nests::find(const std::string& layout, Generator generator, int64_
   const auto found = std::find_if(known_.begin(), known_.end(), [&](const auto& one) { return one->layout == layout; });
   Known* known = found == known_.end() ? nullptr : found->get();
   if (known == nullptr) {
-    if (!all.served || known_.size() >= (target_.empty() ? most_layouts : most_of_device)) return {};
+    if (!all.served) return {};
+    if (known_.size() >= most_layouts) {
+      return {true, nullptr, "programs with this text have " + std::to_string(most_layouts) + " layouts already"};
+    }
     known = known_.emplace_back(new Known{this, layout}).get();
   }
   if (known->is_answered) return {true, known->nest.get(), known->reason};

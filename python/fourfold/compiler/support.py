@@ -9,9 +9,9 @@ from torch.fx import Node
 
 from fourfold.compiler import alone
 from fourfold.compiler.dtypes import KINDS
-from fourfold.compiler.lowering import CONSTANT, fits, refusal
+from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS, fits, refusal
 from fourfold.compiler.lowering.call import named
-from fourfold.compiler.lowering.taken import is_taken, is_unusual
+from fourfold.compiler.lowering.supported_by_eager import eager_supports, is_unusual
 from fourfold.compiler.views import VIEWS, has_hints
 from fourfold.devices import programs
 
@@ -77,7 +77,9 @@ def can_be_computed(node: Node) -> bool:
     operands = (each for each in (operand.meta.get("val") for operand in node.all_input_nodes) if is_tensor(each))
     if any(each.device != device and not is_number_elsewhere(each, device) for each in operands):
         return refuse(node, "operands on several devices")
-    if device.type == "cpu" and is_unusual(node) and not is_taken(node.target, node.args, node.kwargs):
+    is_formula = node.target in POINTWISE or node.target in ROWS
+    is_tried = is_formula and device.type == "cpu" and is_unusual(node)
+    if is_tried and not eager_supports(node.target, node.args, node.kwargs):
         return refuse(node, "dtypes or sizes for which torch raises an error")
     refused = refusal(node.target, results[0].dtype, node.args, node.kwargs) or alone.slow(node)
     return refused is None or refuse(node, refused)

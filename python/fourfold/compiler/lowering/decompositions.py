@@ -12,7 +12,7 @@ from torch._prims_common import compute_elementwise_output_logical_to_physical_p
 from fourfold.compiler.iteration_space import reduced_dims
 from fourfold.compiler.lowering import foreach
 from fourfold.compiler.lowering.call import beyond
-from fourfold.compiler.lowering.taken import is_taken
+from fourfold.compiler.lowering.supported_by_eager import eager_supports
 
 aten = torch.ops.aten
 CONTIGUOUS = torch.contiguous_format
@@ -45,7 +45,7 @@ def decompositions() -> dict[object, Function]:
     """The table for tracing, from torch's table and ours."""
     from torch._decomp import get_decompositions
 
-    torchs = {operator: where_taken(operator, own) for operator, own in get_decompositions(TORCHS).items()}
+    torchs = {operator: where_supported(operator, own) for operator, own in get_decompositions(TORCHS).items()}
     found = torchs | foreach.decompositions() | EARLY
     if not hasattr(torch.ops.prims, "fma"):
         return found
@@ -69,14 +69,14 @@ def decomposes(operator: object, table: dict[object, Function] = EARLY) -> Calla
     return register
 
 
-def where_taken(operator: object, function: Function) -> Function:
+def where_supported(operator: object, function: Function) -> Function:
     """The decomposition, of calls that torch's kernel computes."""
 
     @functools.wraps(function)
     def apply(*args: object, **kwargs: object) -> object:
         tensors = (each for each in (*args, *kwargs.values()) if isinstance(each, Tensor))
         is_on_cpu = all(each.device.type == "cpu" for each in tensors)
-        return NotImplemented if is_on_cpu and not is_taken(operator, args, kwargs) else function(*args, **kwargs)
+        return NotImplemented if is_on_cpu and not eager_supports(operator, args, kwargs) else function(*args, **kwargs)
 
     return apply
 

@@ -1,14 +1,14 @@
 """Gradients of prod and cumprod. Eager mode divides by the factors if none is zero. A trace can't look at the data, and
-torch traces formulas for any data, which take twice as long. Here each gradient is one operator that looks; the pass
-``decompose`` puts that of prod into a program."""
+torch traces formulas for any data, which take twice as long. Here each gradient is one operator that looks: the pass
+``products`` replaces the calls in Dynamo's graph, and ``decompose`` puts the gradient of prod into a program."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
-from torch._C import DispatchKey
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from fourfold.compiler.lowering.decompositions import LATE, decomposes
 
@@ -52,14 +52,13 @@ for name, function in (("prod_backward", prod_backward), ("cumprod_backward", cu
 
 
 class Product(torch.autograd.Function):
-    """operator: prod or cumprod. dim: None for the product of all elements."""
+    """operator: an overload of prod or cumprod. dim: None for the product of all elements."""
 
     @staticmethod
     def forward(
         ctx: torch.autograd.function.FunctionCtx, x: Tensor, operator: object, dim: int | None, *rest: bool
     ) -> Tensor:
-        with torch._C._AutoDispatchBelowAutograd():
-            result = operator(x) if dim is None else operator(x, dim, *rest)
+        result = operator(x) if dim is None else operator(x, dim, *rest)
         ctx.save_for_backward(x, result)
         ctx.dim, ctx.cumulates = dim, operator is aten.cumprod.default
         return result
@@ -73,19 +72,36 @@ class Product(torch.autograd.Function):
         return own, *[None] * (len(ctx.needs_input_grad) - 1)
 
 
-def kernel_of(operator: object) -> Callable[..., Tensor]:
-    """The operator's kernel at torch's Autograd key."""
-
-    def kernel(x: Tensor, dim: int | None = None, *rest: bool, dtype: torch.dtype | None = None) -> Tensor:
-        records = torch.is_grad_enabled() and x.requires_grad
-        if records and x.is_floating_point() and x.dim() > 0 and dtype in (None, x.dtype):
-            return Product.apply(x, operator, dim, *rest)
-        with torch._C._DisablePythonDispatcher():  # leads to torch's own kernel
-            return operator(x, *([] if dim is None else [dim]), *rest, dtype=dtype)
-
-    return kernel
+def prod(x: Tensor, *args: object, **kwargs: object) -> Tensor:
+    """torch.prod, with this gradient."""
+    given = dict(zip(("dim", "keepdim"), args, strict=False)) | kwargs
+    if not is_differentiated(x, given):
+        return torch.prod(x, *args, **kwargs)
+    if given.get("dim") is None:
+        return Product.apply(x, aten.prod.default, None)
+    return Product.apply(x, aten.prod.dim_int, given["dim"], given.get("keepdim", False))
 
 
-def kernels() -> Iterator[tuple[object, object, Callable[..., Tensor]]]:
-    for operator in (aten.prod.default, aten.prod.dim_int, aten.cumprod.default):
-        yield operator, DispatchKey.Autograd, kernel_of(operator)
+def cumprod(x: Tensor, *args: object, **kwargs: object) -> Tensor:
+    """torch.cumprod, with this gradient."""
+    given = dict(zip(("dim",), args, strict=False)) | kwargs
+    if not is_differentiated(x, given):
+        return torch.cumprod(x, *args, **kwargs)
+    return Product.apply(x, aten.cumprod.default, given["dim"])
+
+
+FUNCTIONS: dict[object, Callable[..., Tensor]] = {
+    torch.prod: prod,
+    torch.cumprod: cumprod,
+    "prod": prod,  # methods
+    "cumprod": cumprod,
+}
+
+
+def is_differentiated(x: Tensor, given: Mapping[str, object]) -> bool:
+    """Whether autograd differentiates the call, and not functorch or a subclass's own operators. given: by name."""
+    if torch._C._functorch.peek_interpreter_stack() is not None or is_traceable_wrapper_subclass(x):
+        return False
+    is_known = given.keys() <= {"dim", "keepdim", "dtype"} and isinstance(given.get("dim"), int | None)
+    is_recorded = torch.is_grad_enabled() and x.requires_grad and x.is_floating_point() and x.dim() > 0
+    return is_known and is_recorded and given.get("dtype") in (None, x.dtype)

@@ -11,7 +11,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fourfold.compiler.dtypes import ROUNDED
-from fourfold.compiler.lowering.decompositions import decomposes, decompositions, dropout, is_empty, reduced
+from fourfold.compiler.lowering.decompositions import (
+    decomposes,
+    decompositions,
+    dropout,
+    is_empty,
+    reduced,
+    where_supported,
+)
 
 aten = torch.ops.aten
 Function = Callable[..., object]
@@ -21,7 +28,8 @@ STEPS: dict[object, Function] = {}
 def rounding_as_eager() -> dict[object, Function]:
     """The table for tracing."""
     found = decompositions()
-    return found | {operator: of_low_precision(steps, found.get(operator)) for operator, steps in STEPS.items()}
+    steps = {operator: where_supported(operator, own) for operator, own in STEPS.items()}
+    return found | {operator: of_low_precision(own, found.get(operator)) for operator, own in steps.items()}
 
 
 def of_low_precision(steps: Function, other: Function | None) -> Function:

@@ -21,6 +21,7 @@ from fourfold.compiler.passes.flatten import flatten
 from fourfold.compiler.passes.fuse import fuse
 from fourfold.compiler.passes.lower import lower
 from fourfold.compiler.passes.plan import plan
+from fourfold.compiler.passes.products import products
 from fourfold.compiler.passes.recurrent import recurrent
 from fourfold.compiler.passes.rematerialize import rematerialize
 from fourfold.compiler.passes.share import share
@@ -31,7 +32,7 @@ from fourfold.compiler.support import REFUSAL
 
 Pass = Callable[[GraphModule], GraphModule]
 
-CAPTURED: Sequence[Pass] = (recurrent,)
+CAPTURED: Sequence[Pass] = (recurrent, products)
 JOINT: Sequence[Pass] = (correct_dtypes, decompose, stack_gradients, rematerialize)
 INFERENCE: Sequence[Pass] = (correct_dtypes, decompose)
 HALF: Sequence[Pass] = (
