@@ -199,3 +199,9 @@ def test_views_of_integers_and_masks_are_fused() -> None:
     torch.testing.assert_close(compiled(function, record)(i, mask, x), function(i, mask, x))
     assert programs_of(record) == 1
     assert not record.captured[0].forward.compiled.refusals
+
+
+def test_trials_draw_no_random_numbers() -> None:
+    state = torch.get_rng_state()
+    assert eager_supports(aten.native_dropout.default, (torch.ones(3, dtype=torch.bfloat16), 0.5, True), {})
+    assert torch.get_rng_state().equal(state)

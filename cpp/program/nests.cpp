@@ -13,7 +13,7 @@ namespace fourfold::program {
 namespace {
 
 constexpr size_t most_layouts = 256;  // compiled for all programs with one text; on a CPU the interpreter runs the others
-constexpr int calls_before = 2;      // a layout is compiled at this call
+constexpr int calls_before = 2;  // a layout is compiled at this call
 // In additions: such a layout is compiled at its first call, which takes about as long as the compilation, 50 ms.
 constexpr int64_t large_work = 1'000'000'000;
 constexpr int64_t awaited = std::numeric_limits<int64_t>::max();  // the work of a layout whose call waits

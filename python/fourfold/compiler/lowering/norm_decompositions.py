@@ -18,7 +18,7 @@ aten = torch.ops.aten
 FEWEST = 45
 
 
-def takes(x: Tensor, *others: Tensor | None) -> bool:
+def eager_supports_parameters(x: Tensor, *others: Tensor | None) -> bool:
     """Whether torch's kernels for CPUs take these parameters and statistics: one-dimensional, of the input's dtype, or
     of float32 beside low precision. They raise an error for others."""
     given = [each for each in others if each is not None]
@@ -56,7 +56,7 @@ def group_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, batch: int, channels: int, size: int, groups: int, eps: float
 ) -> object:
     """Each group is a row."""
-    if not x.is_contiguous() or is_empty(x) or not takes(x, weight, bias):
+    if not x.is_contiguous() or is_empty(x) or not eager_supports_parameters(x, weight, bias):
         return NotImplemented
     shaped = computed(x.reshape(batch, groups, channels // groups, size))
     variance, mean = torch.var_mean(shaped, (2, 3), correction=0, keepdim=True)
@@ -106,7 +106,7 @@ def batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, variance: Tensor, momentum: float, eps: float
 ) -> object:
     """Batch norm with known statistics, computed in float32: another program may write the scale to memory."""
-    if not takes(x, weight, bias, mean, variance):
+    if not eager_supports_parameters(x, weight, bias, mean, variance):
         return NotImplemented
     scale = (computed(variance) + eps).rsqrt()
     scale = scale if weight is None else scale * weight
@@ -130,7 +130,7 @@ def batch_norm_in_training(
 ) -> object:
     """Each channel is a row. The running variance is updated with the unbiased variance."""
     over = reduced_by_channel(x)
-    if not training or over is None or not takes(x, weight, bias, running_mean, running_var):
+    if not training or over is None or not eager_supports_parameters(x, weight, bias, running_mean, running_var):
         return NotImplemented
     value = computed(x)
     variance, mean = torch.var_mean(value, over, correction=1)
@@ -144,7 +144,7 @@ def batch_norm_in_training(
 def batch_norm_without_statistics(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float, eps: float
 ) -> object:
-    if not training or reduced_by_channel(x) is None or not takes(x, weight, bias):
+    if not training or reduced_by_channel(x) is None or not eager_supports_parameters(x, weight, bias):
         return NotImplemented
     return batch_normalized(computed(x), weight, bias, eps, x.dtype, statistics_dtype(x, weight, bias))
 

@@ -25,7 +25,9 @@ def is_unusual(node: Node) -> bool:
 
 def eager_supports(target: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
     """Whether torch's kernel computes this call, tried with tensors of as many dimensions, each of size 2 at most.
-    Arguments are nodes or traced tensors, numbers and settings."""
+    Arguments are nodes or traced tensors, numbers and settings. Calls that draw random numbers are not tried."""
+    if torch.Tag.nondeterministic_seeded in target.tags:
+        return True
     described = {name: spec_of(value, name) for name, value in named(target, args, kwargs).items()}
     key = target, repr(described)  # 1, 1.0 and True are equal, but are other calls
     if key not in ANSWERS:
