@@ -67,7 +67,7 @@ def test_options_that_there_are_not(options: dict, sentence: str) -> None:
 def test_modes_are_inductors() -> None:
     for mode, instead in (
         ("reduce-overhead", "leave it out: compiled graphs are called from C\\+\\+ already"),
-        ("max-autotune", r"leave it out \(options: trace, generator\)"),
+        ("max-autotune", r"leave it out \(options: trace, generator, round\)"),
     ):
         with pytest.raises(Exception, match=f"fourfold: expected no mode, but got '{mode}'; {instead}"):
             torch.compile(torch.sin, backend=backend, mode=mode)(torch.ones(3))
