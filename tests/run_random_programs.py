@@ -6,7 +6,7 @@
 LIBRARY is that of tests/simulated.py or tests/simulated_metal.py; FIRST and LAST are seeds. --record appends a line of
 JSON for each compiled kernel: program, layout. --broken generates kernels with an error. --wide uses 64-bit indices
 where 32 bits are enough. --long generates kernels for rows that are too long for registers, and programs with softmaxes
-and variances. --bits writes a digest of all results.
+and variances. --bits writes a digest of all results. Sums of rows and of columns that several warps share come first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ import simulated_programs
 from fourfold.compiler.calling import Program
 from fourfold.compiler.nest import service
 from fourfold.compiler.nest.grid import builder, layout, online, rows
-from random_programs import Generator
+from programs import HEAD
+from random_programs import Generator, RandomProgram
 
 # Relative to the largest value: sums run in another order.
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-10, torch.bfloat16: 2e-2, torch.float16: 2e-3}
@@ -95,6 +96,16 @@ def in_the_order_of_threads(
     return found
 
 
+def sums() -> list[RandomProgram]:
+    """Whose bits an order of threads would change, unlike most sums of random programs."""
+    torch.manual_seed(0)
+    text = "x: float32 = input float32 [a b]\ny: float32 = sum x\noutput y float32"
+    return [
+        RandomProgram(f"{HEAD}axes a=3 | b=5000\n{text} [a]\n", [torch.randn(3, 5000)]),
+        RandomProgram(f"{HEAD}axes b=40 | a=700\n{text} [b]\n", [torch.randn(700, 40)]),
+    ]
+
+
 def differences(got: object, expected: object, exact: bool = True) -> list[str]:
     """exact: whether float64 has its own precision."""
     got, expected = (given if isinstance(given, tuple) else (given,) for given in (got, expected))
@@ -153,8 +164,9 @@ def main() -> None:
     given = parser.parse_args()
     is_metal = "metal" in given.library
     types = NO_FLOAT64 if is_metal else ("float64", *NO_FLOAT64)
-    cases = [Generator(seed, types, given.long).program() for seed in range(given.first, given.last)]
-    expected = [Program(case.text, "interpreted", 0)(*case.arguments) for case in cases]
+    cases = {f"sum {k}": program for k, program in enumerate(sums())}
+    cases |= {f"seed {k}": Generator(k, types, given.long).program() for k in range(given.first, given.last)}
+    expected = [Program(case.text, "interpreted", 0)(*case.arguments) for case in cases.values()]
     simulated_programs.serve(given.library, given.record)
     if given.broken:
         BROKEN[given.broken]().start()
@@ -163,9 +175,9 @@ def main() -> None:
     if given.long:
         change_layouts(r"each=\d+", "each=0")
     wrong, results = [], []
-    for seed, case, right in zip(range(given.first, given.last), cases, expected, strict=True):
+    for (name, case), right in zip(cases.items(), expected, strict=True):
         results.append(Program(case.text, "simulated", service.number())(*map(on_device, case.arguments)))
-        wrong += [f"seed {seed}: {what}\n{case.text}" for what in differences(results[-1], right, exact=not given.long)]
+        wrong += [f"{name}: {what}\n{case.text}" for what in differences(results[-1], right, exact=not given.long)]
     if service.service.failures:
         sys.exit("\n".join(service.service.failures.values()))
     if given.bits:
