@@ -184,7 +184,8 @@ def main() -> None:
         Path(given.bits).write_text(digest_of(results))
     if wrong:
         sys.exit("\n".join(wrong))
-    print(f"{len(cases)} programs, {service.service.compiled} layouts, {len(service.service.refusals)} refused")
+    refused = len(service.service.refusals)
+    print(f"{given.last - given.first} random programs, {service.service.compiled} layouts, {refused} refused")
 
 
 if __name__ == "__main__":

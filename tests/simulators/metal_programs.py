@@ -119,14 +119,14 @@ def test_random_programs(name: str, sources: Path) -> None:
     noted = {"GPUSIM_SOURCES": str(sources)} if name == "everything" else {}
     library = simulated_metal.build(run.sanitizer)
     code, said = said_by(run, "run_random_programs.py", library, seeds.start, seeds.stop, **noted)
-    assert code == 0 and f"{len(seeds)} programs" in said, said[-6000:]
+    assert code == 0 and f"{len(seeds)} random programs" in said, said[-6000:]
 
 
 @pytest.mark.build("metal")
 def test_random_programs_with_long_rows(sources: Path) -> None:
     count, noted = 160 if FULL else 25, {"GPUSIM_SOURCES": str(sources)}
     code, said = said_by(Run(), "run_random_programs.py", simulated_metal.build(), 0, count, "--long", **noted)
-    assert code == 0 and f"{count} programs" in said, said[-6000:]
+    assert code == 0 and f"{count} random programs" in said, said[-6000:]
 
 
 @pytest.mark.build("metal")
