@@ -6,17 +6,21 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 
+import requested
 import shard
 import simulated
 import simulated_programs
 import spared
+from fourfold.compiler import options
 from op_cases import Case, on_its_path
 
 spared.spare_torch_its_diagnostics()
+requested.note_requests()
 if library := os.environ.get("FOURFOLD_SIMULATED"):
     simulated.serve(library)
 if library := os.environ.get("FOURFOLD_SIMULATED_PROGRAMS"):
@@ -126,8 +130,8 @@ def _gpu_path(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _generators_agree(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The interpreter runs compiled functions, unless a test is about loop nests, which take long to compile. For a
-    sample of each test's programs, interpreter and loop nests must give the same bits."""
+    """Loop nests run compiled functions, from the first call on, unless a test is about loop nests. For a sample of
+    each test's programs, interpreter and loop nests must give the same bits."""
     from fourfold.compiler.nest import service
 
     if service.obstacle() or "nest" in request.node.path.name or "FOURFOLD_SIMULATED_PROGRAMS" in os.environ:
@@ -162,10 +166,10 @@ def process_group(tmp_path: Path) -> Iterator[None]:
 def collected() -> Iterator[None]:
     """For tests that count what their own calls leave to the garbage collector. Collects what earlier tests left until
     nothing is left, because that holds more objects by references that the collector doesn't see. The thread that
-    compiles their nests, which creates cycles of its own, waits."""
+    compiles their nests, which creates cycles of its own, waits, and no call waits for it."""
     from fourfold.compiler.nest import service
 
-    with service.service.busy:
+    with service.service.busy, mock.patch.object(options, "DEFAULT", "auto"):
         while gc.collect():
             pass
         yield

@@ -81,7 +81,7 @@ class SampledPrograms:
 
     def __enter__(self) -> SampledPrograms:
         self.patches = [
-            mock.patch.object(options, "DEFAULT", "interpreter"),
+            mock.patch.object(options, "DEFAULT", "llvm"),
             mock.patch.object(lower, "Program", self.program),
         ]
         for patch in self.patches:

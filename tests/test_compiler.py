@@ -41,6 +41,13 @@ def test_as_eager(case: Case, whose: str) -> None:
         ), reasons
 
 
+@pytest.mark.parametrize("case", CASES[::3], ids=lambda case: case.name)
+@pytest.mark.sweep
+def test_in_the_interpreter(case: Case) -> None:
+    """What runs until nests are compiled, and where none are."""
+    case.check(options={"generator": "interpreter"})
+
+
 @pytest.mark.parametrize("case", [case for case in CASES if case.dynamic], ids=lambda case: case.name)
 @pytest.mark.sweep
 def test_for_any_sizes(case: Case) -> None:

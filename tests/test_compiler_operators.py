@@ -14,12 +14,17 @@ from itertools import chain, islice
 import pytest
 import torch
 
+from compiled_functions import is_simulated
 from compiler_operators import ENTRIES, LEFT, WORSE, ZEROS_ON_GPU, OpInfo, SampleInput, chosen, left_to_torch
 from compiler_samples import Problem, expect_as_eager
 from fourfold.compiler.dtypes import KINDS
 from fourfold.devices.programs import WITHOUT_FLOAT64
 
-pytestmark = pytest.mark.usefixtures("strict", "in_programs")
+pytestmark = [
+    pytest.mark.usefixtures("strict", "in_programs"),
+    pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental", "ignore:Casting complex values to real"),
+    pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss"),
+]
 FULL = os.environ.get("FOURFOLD_OPERATORS", "") == "full"
 DEVICE = os.environ.get("FOURFOLD_REQUIRE", "cpu")
 # Samples per entry: in float32, in each other dtype, and in a full run.
@@ -72,11 +77,22 @@ def is_fused(problem: Problem) -> bool:
     return bool(problem.compiled()[1].forward.compiled.programs)
 
 
-@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental", "ignore:Casting complex values to real")
-@pytest.mark.filterwarnings("ignore:reduction. 'mean' divides the total loss")
 @pytest.mark.parametrize(("name", "dtype"), cases(), ids=lambda value: str(value).removeprefix("torch."))
 @pytest.mark.sweep
 def test_samples_are_as_eager(name: str, dtype: torch.dtype) -> None:
+    expect_samples_as_eager(name, dtype)
+
+
+@pytest.mark.skipif(DEVICE != "cpu" or is_simulated(), reason="on a GPU no program runs in the interpreter")
+@pytest.mark.parametrize(("name", "dtype"), cases()[::4], ids=lambda value: str(value).removeprefix("torch."))
+@pytest.mark.sweep
+def test_samples_in_the_interpreter(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs until nests are compiled, and where none are."""
+    monkeypatch.setenv("FOURFOLD_GENERATOR", "interpreter")
+    expect_samples_as_eager(name, dtype)
+
+
+def expect_samples_as_eager(name: str, dtype: torch.dtype) -> None:
     entry = ENTRIES[name]
     has_gradient = entry.supports_autograd and dtype in entry.supported_backward_dtypes(DEVICE)
     samples, others = samples_of(entry, dtype, has_gradient)

@@ -15,13 +15,12 @@ from torch.utils import _pytree as pytree
 
 import fourfold
 from explained_scans import biquad, counting, lstm_step, parameter, spiking, summed_up, twice
-from fourfold.compiler.nest.service import Service
 from fourfold.explaining.data import Scan
 from fourfold.scanning import capture
 from nests import needs_nests, of_explained
+from requested import REQUESTED
 
-# Steps, batch, hidden size. No other test has these, so that no nest exists yet. Programs on scalars have no sizes, so
-# their step is unique to this file.
+# Steps, batch, hidden size.
 T, B, H = 9, 5, 11
 pytestmark = [needs_nests, pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")]
 
@@ -126,7 +125,6 @@ def cases() -> dict[str, tuple[Callable[..., Any], Any, Tensor]]:
 
 
 CASES = list(cases())
-ASKED: set[tuple[str, str]] = set()  # texts and layouts: the library requests each once per process
 
 
 def way_of(profile: Any, steps: int) -> str:
@@ -141,11 +139,8 @@ def way_of(profile: Any, steps: int) -> str:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.sweep
-def test_what_is_said_is_what_runs(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_what_is_said_is_what_runs(name: str) -> None:
     """Forward and reversed, of one capture."""
-    asked: set[tuple[str, str]] = set()
-    answer = Service.answer_alone
-    monkeypatch.setattr(Service, "answer_alone", lambda self, *given: asked.add(given[:2]) or answer(self, *given))
     step, init, xs = cases()[name]
     init, xs = pytree.tree_map(lambda leaf: leaf.detach().requires_grad_(leaf.is_floating_point()), (init, xs))
 
@@ -157,10 +152,9 @@ def test_what_is_said_is_what_runs(monkeypatch: pytest.MonkeyPatch, name: str) -
     capture._compiled.clear()
     for scan in explanation.scans:
         expect_what_is_said(scan, functools.partial(run, scan.reverse), xs, list(given_to(step, init, xs)))
-        ASKED.update(asked)
         for half in scan.halves:
             first = half.loop.programs[0] if half.loop.way == "nest" else None
-            assert first is None or (of_explained(first.text), first.layout) in ASKED
+            assert first is None or (of_explained(first.text), first.layout) in REQUESTED
 
 
 def expect_what_is_said(scan: Scan, run: Callable[[], Any], xs: Tensor, given: list[Tensor]) -> None:

@@ -14,6 +14,7 @@ from compiled import compiled
 from fourfold.compiler.fused import fused_nodes
 from fourfold.compiler.record import Record
 from fourfold.compiler.support import results_of
+from nests import GENERATORS
 
 aten = torch.ops.aten
 BATCH_NORM = (
@@ -154,13 +155,19 @@ def test_a_group_norms_backward_writes_one_tensor_between_programs(activation: C
 @pytest.mark.parametrize("name", ["batch norm", "without statistics", "instance norm"])
 def test_one_program_forward_and_one_backward(name: str, activation: Callable[[Tensor], Tensor]) -> None:
     make, shape = LAYERS[name]
-    record = compared(block(make(), activation, torch.float32, torch.float32), draw(*shape))
-    assert programs(record) == (1, 1)
+    (captured,) = compared(block(make(), activation, torch.float32, torch.float32), draw(*shape)).captured
+    for half in (captured.forward, captured.backward):
+        results = [results_of(node)[0] for node in fused_nodes(half.compiled.module.graph)]
+        assert sum(result.is_floating_point() for result in results) == 1  # the number of batches is another
 
 
-def test_a_batch_norm_alone_is_torchs() -> None:
+@pytest.mark.parametrize("generator", GENERATORS)
+def test_a_batch_norm_alone(generator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's kernels are faster than its programs in the interpreter."""
+    monkeypatch.setenv("FOURFOLD_GENERATOR", generator)
     record = compared(block(nn.BatchNorm2d(6), lambda y: y, torch.float32, torch.float32), draw(4, 6, 8, 16))
-    assert {BATCH_NORM[0], BACKWARD} <= targets(record)
+    is_torchs = generator == "interpreter"
+    assert targets(record) & {BATCH_NORM[0], BACKWARD} == ({BATCH_NORM[0], BACKWARD} if is_torchs else set())
 
 
 @pytest.mark.parametrize(

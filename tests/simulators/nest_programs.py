@@ -48,7 +48,7 @@ MOST_COMPILED = 10_000 if simulated.FULL else 25
 # float64, which no GPU's does.
 OF_CPUS = (
     "one_program_forward_and_one_backward and batch",
-    "batch_norm_alone_is_torchs",
+    "batch_norm_alone",
     "variance_of_a_large_mean and 1000",
 )
 NOT_OF_CPUS = " and ".join(f"not ({tests})" for tests in OF_CPUS)
