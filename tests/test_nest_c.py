@@ -197,7 +197,7 @@ def attach(nests: dict[tuple[str, str], Nest], folder: Path) -> None:
         own = next(one for one, part in zip(libraries, parts, strict=True) if names[key] in part)
         table = (ctypes.c_void_p * len(nest.functions)).in_dll(own, names[key])
         addresses = [address or 0 for address in table]
-        sizes = nest.bytes_of_column, nest.bytes_of_block, nest.bytes_of_panel, nest.sums
+        sizes = nest.bytes, nest.bytes_of_column, nest.bytes_of_panel, nest.sums
         _C.attach_nest(*key, addresses, *sizes)
 
 
@@ -259,8 +259,8 @@ def test_it_gives_the_bits_of_the_interpreter_and_of_llvm(compiled: dict[str, Ca
 EXPECTED = """\
 // Elements from begin to end, or pieces of the innermost axis.
 void elements(int64 begin, int64 end, const int64* arguments, uint8* scratch) {
-  float32* x_data = (float32*)arguments[10];
-  float32* y_out = (float32*)arguments[11];
+  float32* x_data = (float32*)arguments[9];
+  float32* y_out = (float32*)arguments[10];
   int64 count = end - begin;
   float32* x_data_2 = x_data + begin;
   float32* y_out_2 = y_out + begin;

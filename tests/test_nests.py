@@ -199,7 +199,7 @@ def test_what_nests_leave_to_the_interpreter_has_a_reason() -> None:
     inputs = (torch.randn(1, 40000), torch.randn(40000, 2)[:, :1])
     expect_the_interpreters_bits(TURNED_ROWS, inputs)
     with pytest.raises(build.NotCompiled, match="rows that are not contiguous"):
-        build.build(reading.read(TURNED_ROWS), Layout.of("c1:n1,1n,10,1n,01"), 8)
+        build.build(reading.read(TURNED_ROWS), Layout.of("c1t0:n1,1n,10,1n,01"), 8)
 
 
 def norm_and_gate(x: Tensor, w: Tensor) -> Tensor:

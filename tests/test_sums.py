@@ -11,7 +11,9 @@ from torch.nn import functional as F
 
 from compiled import compiled
 from fourfold.compiler.calling import Program
+from fourfold.compiler.nest import service
 from nests import GENERATORS, INTERPRETER, drawn, expect_the_interpreters_bits, needs_nests
+from program_cases import assert_same_bits
 from programs import HEAD
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -59,6 +61,23 @@ def test_rows_side_by_side_add_in_the_interpreters_order(shape: tuple[int, ...])
 def test_the_sum_of_equal_numbers_is_exact(columns: int, generator: int) -> None:
     x = torch.tensor(EQUAL[:-2]).unsqueeze(1).expand(-1, columns).contiguous()
     assert Program(MEAN, "mean", generator)(x).tolist() == x[:, 0].double().tolist()
+
+
+ELEMENTARY = ["sin", "cos", "tan", "exp", "exp2", "expm1", "sinh", "cosh", "tanh", "sigmoid"]
+
+
+@pytest.mark.parametrize("generator", GENERATORS)
+def test_sums_do_not_depend_on_what_else_a_program_computes(generator: str) -> None:
+    """Whatever memory the other values need."""
+    alone = f"{HEAD}axes a=x.0 | b=x.1\nx: float32 = input float32 [a b]\ns: float32 = sum x\n"
+    names = [f"e{k}" for k in range(40)]
+    others = [f"{name}: float32 = {op} x\n" for name, op in zip(names, 4 * ELEMENTARY, strict=True)]
+    stored = [f"output {name} float32 [a b]\n" for name in names]
+    x = torch.randn(3, 5000)
+    number = service.number(generator)
+    expected = Program(f"{alone}output s float32 [a]\n", "sum", number)(x)
+    found = Program("".join([alone, *others, *stored, "output s float32 [a]\n"]), "more", number)(x)
+    assert_same_bits(found[-1], expected)
 
 
 OF_ROWS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -69,6 +69,15 @@ std::vector<std::tuple<std::string, int, std::string, int>> operations() {
   return result;
 }
 
+std::vector<std::string> nest_arguments() {
+  return {std::begin(fourfold::program::nest_arguments), std::end(fourfold::program::nest_arguments)};
+}
+
+std::map<std::string, int64_t> nest_limits() {
+  using namespace fourfold::program;
+  return {{"reduction_block", reduction_block}, {"slack", nest_slack}, {"rows_together", rows_together}};
+}
+
 std::map<std::string, uintptr_t> vector_functions() {
   std::map<std::string, uintptr_t> addresses;
   for (const auto& operation : fourfold::program::descriptions) {
@@ -167,11 +176,11 @@ int32_t wait_for_nests(int64_t milliseconds) {
 }
 
 void attach_nest(const std::string& text, const std::string& layout, const std::vector<uintptr_t>& functions,
-                 int64_t bytes_of_column, int64_t bytes_of_block, int64_t bytes_of_panel, int32_t sums) {
+                 int64_t bytes, int64_t bytes_of_column, int64_t bytes_of_panel, int32_t sums) {
   std::vector<void*> addresses;
   for (const uintptr_t function : functions) addresses.push_back(reinterpret_cast<void*>(function));
   fourfold_nests_attach(text.c_str(), layout.c_str(), addresses.data(), static_cast<int32_t>(addresses.size()),
-                        bytes_of_column, bytes_of_block, bytes_of_panel, sums);
+                        bytes, bytes_of_column, bytes_of_panel, sums);
 }
 
 void attach_code(
@@ -234,6 +243,8 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.def("dtypes", &dtypes,
         "Each dtype of programs: (torch's name, name in programs, computed type, ScalarType, bytes).");
   m.def("operations", &operations, "Each operation of programs: (name, number of operands, rule, cost).");
+  m.def("nest_arguments", &nest_arguments, "The first arguments of a nest's functions.");
+  m.def("nest_limits", &nest_limits, "Numbers that the library and the nests it calls agree on.");
   m.def("vector_functions", &vector_functions,
         "Addresses of the elementary functions on vectors of the CPU level in use: fourfold_exp_float32 and so on.");
   m.def("program_backends", &program_backends, "The numbers of the device types that programs run on.");
@@ -255,7 +266,7 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.def("wait_for_nests", &wait_for_nests,
         "wait_for_nests(milliseconds): 1 once all requests are answered, 0 if time is up, -1 if nothing serves them.");
   m.def("attach_nest", &attach_nest,
-        "attach_nest(text, layout, addresses, bytes_of_column, bytes_of_block, bytes_of_panel, sums): answers a "
+        "attach_nest(text, layout, addresses, bytes, bytes_of_column, bytes_of_panel, sums): answers a "
         "request with code for this CPU.");
   m.def("attach_code", &attach_code,
         "attach_code(text, layout, target, code, [(kernel, threads, shared bytes)]): answers a request with code for "

@@ -164,13 +164,13 @@ int32_t fourfold_nests_wait(int64_t milliseconds) {
 }
 
 void fourfold_nests_attach(
-    const char* text, const char* layout, void* const* functions, int32_t count, int64_t bytes_of_column,
-    int64_t bytes_of_block, int64_t bytes_of_panel, int32_t sums) {
+    const char* text, const char* layout, void* const* functions, int32_t count, int64_t bytes, int64_t bytes_of_column,
+    int64_t bytes_of_panel, int32_t sums) {
   if (count == 0) return answer(text, layout, "", nullptr, "it has no functions");
   auto nest = std::make_unique<Nest>();
   for (int32_t k = 0; k < count; ++k) nest->functions.push_back(reinterpret_cast<NestFunction*>(functions[k]));
+  nest->bytes = bytes;
   nest->bytes_of_column = bytes_of_column;
-  nest->bytes_of_block = bytes_of_block;
   nest->bytes_of_panel = bytes_of_panel;
   nest->sums = sums;
   answer(text, layout, "", std::move(nest));

@@ -19,6 +19,29 @@ enum class Generator : int32_t { interpreter, automatic, llvm };
 
 using NestFunction = void(int64_t begin, int64_t end, const int64_t* arguments, char* scratch);
 
+// The arguments on a CPU: these, the tensors' addresses, inputs first, the axes' sizes, and each axis' strides by tensor.
+// For a loop over steps also the number of steps, and each tensor's stride from step to step.
+#define FOURFOLD_NEST_ARGUMENTS(_) \
+  _(columns) _(row) _(partials) _(blocks) _(kept) _(chunk) _(chunks) _(panel_rows) _(panel_columns)
+
+namespace argument {
+enum Index : size_t {
+#define FOURFOLD_NAME(name) name,
+  FOURFOLD_NEST_ARGUMENTS(FOURFOLD_NAME)
+#undef FOURFOLD_NAME
+  first_tensor
+};
+}  // namespace argument
+
+inline constexpr const char* nest_arguments[] = {
+#define FOURFOLD_NAME(name) #name,
+    FOURFOLD_NEST_ARGUMENTS(FOURFOLD_NAME)
+#undef FOURFOLD_NAME
+};
+
+inline constexpr int64_t nest_slack = 64;      // elements after scratch memory that whole vectors may access
+inline constexpr int64_t rows_together = 64;   // the most rows side by side that a nest computes together
+
 // A kernel in code that is loaded into a device.
 struct NestKernel {
   std::string name;
@@ -28,8 +51,8 @@ struct NestKernel {
 
 struct Nest {
   std::vector<NestFunction*> functions;  // null entries have nothing to do
-  int64_t bytes_of_column = 0;           // scratch memory
-  int64_t bytes_of_block = 0;
+  int64_t bytes = 0;                     // scratch memory, and for each column
+  int64_t bytes_of_column = 0;
   int64_t bytes_of_panel = 0;            // for each element of a panel
   int32_t sums = 0;                      // the number of reductions with partial results
   // On GPUs instead of functions: kernels in launch order, and their code.
@@ -107,8 +130,8 @@ FOURFOLD_EXPORT int32_t fourfold_nests_next(
 FOURFOLD_EXPORT int32_t fourfold_nests_wait(int64_t milliseconds);
 // Answers a request with functions for this CPU. Their code must never be unloaded.
 FOURFOLD_EXPORT void fourfold_nests_attach(
-    const char* text, const char* layout, void* const* functions, int32_t count, int64_t bytes_of_column,
-    int64_t bytes_of_block, int64_t bytes_of_panel, int32_t sums);
+    const char* text, const char* layout, void* const* functions, int32_t count, int64_t bytes, int64_t bytes_of_column,
+    int64_t bytes_of_panel, int32_t sums);
 // Answers a request with code for another target, which is copied.
 FOURFOLD_EXPORT void fourfold_nests_attach_code(
     const char* text, const char* layout, const char* target, const void* code, int64_t bytes, const char* const* kernels,

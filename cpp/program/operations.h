@@ -97,6 +97,9 @@ inline constexpr const char* rule_names[] = {
   _(sum, 1, reduction, 1) _(prod, 1, reduction, 1) _(amax, 1, reduction, 1) _(amin, 1, reduction, 1) \
   _(all, 1, every, 1) _(any, 1, every, 1) _(sum_float64, 1, widening, 1)
 
+// Reductions combine, in order, the results of blocks of so many columns.
+inline constexpr int64_t reduction_block = 1024;
+
 #define FOURFOLD_OPERATIONS(_) FOURFOLD_POINTWISE(_) FOURFOLD_CONVERSIONS(_) FOURFOLD_REDUCTIONS(_)
 
 enum class Operation : uint8_t {

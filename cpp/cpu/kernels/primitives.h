@@ -47,7 +47,7 @@ struct Frame {
 constexpr bool is_expensive(program::Operation op) { return program::describe(op).cost >= 10; }
 
 // The maximum number of elements of a block.
-inline constexpr int64_t most_elements = 1024;
+inline constexpr int64_t most_elements = program::reduction_block;
 
 // Reductions accumulate sums and products of float32 in float64.
 constexpr program::Type type_of_sum(program::Operation op, program::Type type) {

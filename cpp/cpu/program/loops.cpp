@@ -17,13 +17,11 @@ namespace {
 
 using program::Level;
 using program::Nest;
+using program::nest_slack;
 using program::Program;
+using program::reduction_block;
+namespace argument = program::argument;
 
-// A nest's arguments: these, then the tensors' addresses, the axes' sizes, and each axis' strides by tensor.
-// nest/build.py has the same order.
-enum Argument { column_count, block, row, partials, blocks, kept, chunk, chunks, panel_rows, panel_columns, first_tensor };
-
-constexpr int64_t slack = 64;             // elements after scratch memory that whole vectors may touch
 constexpr int64_t parts_of_thread = 4;
 constexpr int64_t fewest_of_chunk = 1024;
 // Panels: rows of a transposed tensor that a thread transposes into its own memory.
@@ -33,9 +31,7 @@ constexpr int64_t most_panel_elements = 1 << 17;
 // Rows are short if they have at most this many columns and there are at least this many along one axis.
 constexpr int64_t most_short_columns = 16;
 constexpr int64_t fewest_short_rows = 16;
-// A nest computes at most so many rows side by side together; nest/builder.py has the same number. Threads share them in
-// multiples of a cache line of float32, which is a multiple of a vector's lanes.
-constexpr int64_t most_rows_together = 64;
+// Threads share rows side by side in multiples of a cache line of float32, which is a multiple of a vector's lanes.
 constexpr int64_t rows_of_line = 16;
 // From this total size of a call's tensors on, outputs are evicted from the caches before they are read, and
 // non-temporal stores pay: Adam's step took 0.70 of the time at 40 MB per tensor, a product 0.6, but 1.4 at 400 KB per
@@ -54,12 +50,11 @@ std::unique_ptr<char, Release> scratch(int64_t bytes) {
 // Calls a nest's functions on one set of arguments.
 class NestCall {
  public:
-  // rows: how many the scratch memory of columns is for; 0 if threads share it. Rows together use no blocks.
+  // rows: how many the scratch memory of columns is for; 0 if threads share it.
   NestCall(const Nest& nest, const std::vector<int64_t>& arguments, int64_t grain, int64_t rows = 1)
       : nest_(nest), arguments_(arguments), grain_(grain),
-        bytes_(nest.bytes_of_block * ((rows > 1 ? 0 : arguments[block]) + slack) +
-               nest.bytes_of_column * rows * (arguments[column_count] + slack) +
-               nest.bytes_of_panel * (arguments[panel_rows] * arguments[panel_columns] + slack)) {}
+        bytes_(nest.bytes + nest.bytes_of_column * rows * (arguments[argument::columns] + nest_slack) +
+               nest.bytes_of_panel * (arguments[argument::panel_rows] * arguments[argument::panel_columns] + nest_slack)) {}
 
   // Runs a function that computes only scalars.
   void run_once(size_t function) const {
@@ -94,23 +89,23 @@ class NestCall {
 // Makes the column sums accumulate into `sums`.
 void add_to(double* sums, std::vector<int64_t>& arguments, const Program& program, const Schedule& schedule) {
   for (const ColumnSum& sum : schedule.column_sums) {
-    arguments[first_tensor + program.inputs.size() + static_cast<size_t>(sum.output)] = reinterpret_cast<int64_t>(sums);
-    sums += arguments[column_count];
+    arguments[argument::first_tensor + program.inputs.size() + static_cast<size_t>(sum.output)] = reinterpret_cast<int64_t>(sums);
+    sums += arguments[argument::columns];
   }
 }
 
 void run_row(const Nest& nest, std::vector<int64_t>& arguments, int64_t grain, int64_t this_row) {
-  const int64_t columns = arguments[column_count], lanes = arguments[block];
-  const int64_t count = (columns + lanes - 1) / lanes;
-  const auto shared = scratch(nest.bytes_of_column * (columns + slack));
+  const int64_t columns = arguments[argument::columns];
+  const int64_t count = (columns + reduction_block - 1) / reduction_block;
+  const auto shared = scratch(nest.bytes_of_column * (columns + nest_slack));
   std::vector<int64_t> results(static_cast<size_t>(nest.sums * (count + 1)));
-  arguments[row] = this_row;
-  arguments[blocks] = count;
-  arguments[partials] = reinterpret_cast<int64_t>(results.data());
-  arguments[kept] = reinterpret_cast<int64_t>(shared.get());
+  arguments[argument::row] = this_row;
+  arguments[argument::blocks] = count;
+  arguments[argument::partials] = reinterpret_cast<int64_t>(results.data());
+  arguments[argument::kept] = reinterpret_cast<int64_t>(shared.get());
   const NestCall call(nest, arguments, grain, 0);
   for (size_t k = 1; k < nest.functions.size(); k += 2) {
-    call.share(k, count, lanes);
+    call.share(k, count, reduction_block);
     call.run_once(k + 1);
   }
 }
@@ -120,7 +115,7 @@ void run_row(const Nest& nest, std::vector<int64_t>& arguments, int64_t grain, i
 Loops::Loops(const Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
              const program::Tensor* inputs, const program::Tensor* outputs, bool streams, const fourfold_steps* steps)
     : program_(program), schedule_(schedule), axis_sizes_(sizes), grain_(grain(program, schedule)),
-      cost_(cost_of_element(program, schedule)), lanes_(lanes(program, schedule)), streams_(streams) {
+      cost_(cost_of_element(program, schedule)), streams_(streams) {
   Strides strides;
   for (size_t k = 0; k < program.inputs.size(); ++k) {
     strides.push_back(program::axis_strides(program.inputs[k].dims, inputs[k].strides, sizes));
@@ -141,11 +136,12 @@ Loops::Loops(const Program& program, const Schedule& schedule, const std::vector
   if (steps == nullptr) {
     find_short_rows();
     find_rows_side_by_side();
-    find_turned(strides_);
   }
+  find_transposed_axis();
   layout_ = static_cast<char>(split_) + std::to_string(row_axes_);
   const bool has_columns = split_ == Split::short_rows || (steps != nullptr && split_ == Split::rows);
   if (has_columns) layout_ += 'x' + std::to_string(columns_);
+  if (transposed_ != no_axis) layout_ += 't' + std::to_string(transposed_);
   for (size_t t = 0; t < strides.size(); ++t) {
     layout_ += t == 0 ? ':' : ',';
     for (size_t a = 0; a < strides_.size(); ++a) {
@@ -160,15 +156,14 @@ Loops::Loops(const Program& program, const Schedule& schedule, const std::vector
                                            : 'n';
     }
   }
-  arguments_.resize(first_tensor + strides.size());
-  arguments_[column_count] = columns_;
-  arguments_[block] = lanes_;
+  arguments_.resize(argument::first_tensor + strides.size());
+  arguments_[argument::columns] = columns_;
   arguments_.insert(arguments_.end(), sizes_.begin(), sizes_.end());
   for (const auto& stride : strides_) arguments_.insert(arguments_.end(), stride.begin(), stride.end());
   if (split_ == Split::elements) share_elements();
-  arguments_[panel_columns] = split_ == Split::elements ? arguments_[chunk] : columns_;
-  const int64_t most = std::max<int64_t>(1, most_panel_elements / std::max<int64_t>(1, arguments_[panel_columns]));
-  arguments_[panel_rows] = std::min(most, most_panel_rows);
+  arguments_[argument::panel_columns] = split_ == Split::elements ? arguments_[argument::chunk] : columns_;
+  const int64_t most = std::max<int64_t>(1, most_panel_elements / std::max<int64_t>(1, arguments_[argument::panel_columns]));
+  arguments_[argument::panel_rows] = std::min(most, most_panel_rows);
   if (steps != nullptr) add_steps(*steps);
 }
 
@@ -198,7 +193,7 @@ bool Loops::continues_columns(size_t axis, size_t tensor) const {
 // Whether an output can be written by aligned non-temporal stores.
 bool Loops::is_streamed(size_t axis, size_t tensor) const {
   const size_t inputs = program_.inputs.size();
-  if (!streams_ || turned_ != no_axis || axis + 1 != strides_.size() || tensor < inputs || strides_[axis][tensor] != 1) return false;
+  if (!streams_ || transposed_ != no_axis || axis + 1 != strides_.size() || tensor < inputs || strides_[axis][tensor] != 1) return false;
   if (has_rows_together() || split_ == Split::columns) return false;
   if (split_ == Split::rows && sizes_.size() != row_axes_ + 1) return false;  // unaligned parts of rows
   const program::Output& output = program_.outputs[tensor - inputs];
@@ -257,11 +252,10 @@ void Loops::find_rows_side_by_side() {
   if (any) split_ = Split::side_by_side;
 }
 
-// Finds the axis of transposed tensors. nest/layout.py has the same rule.
-void Loops::find_turned(const Strides& strides) {
-  for (size_t a = 0; a + 1 < strides.size(); ++a) {
-    for (size_t t = 0; t < strides[a].size(); ++t) {
-      if (strides[a][t] == 1 && strides.back()[t] > 1) turned_ = a;
+void Loops::find_transposed_axis() {
+  for (size_t a = 0; a + 1 < strides_.size(); ++a) {
+    for (size_t t = 0; t < strides_[a].size(); ++t) {
+      if (strides_[a][t] == 1 && strides_.back()[t] > 1) transposed_ = a;
     }
   }
 }
@@ -269,27 +263,27 @@ void Loops::find_turned(const Strides& strides) {
 // Threads share the elements of a single axis, or else chunks of the innermost one.
 void Loops::share_elements() {
   if (columns_ == 0) return;
-  const int64_t turned = turned_ == no_axis ? 1 : sizes_[turned_];  // not split
-  const int64_t inner = sizes_.back(), outer = columns_ / inner / turned;
+  const int64_t rows = transposed_ == no_axis ? 1 : sizes_[transposed_];  // not split
+  const int64_t inner = sizes_.back(), outer = columns_ / inner / rows;
   if (sizes_.size() == 1) {
     unit_ = alignment;
     units_ = (inner + unit_ - 1) / unit_;
     return;
   }
   const int64_t parts = parts_of_thread * torch_threads();
-  const int64_t least = turned == 1 ? fewest_of_chunk : std::max<int64_t>(1, fewest_of_chunk / turned);
+  const int64_t least = rows == 1 ? fewest_of_chunk : std::max<int64_t>(1, fewest_of_chunk / rows);
   int64_t length = outer >= parts ? inner : std::max(least, (inner + parts - 1) / parts);
   length = std::min(inner, (length + alignment - 1) / alignment * alignment);
-  if (turned_ != no_axis) length = std::min(length, most_panel_columns);
-  arguments_[chunk] = length;
-  arguments_[chunks] = (inner + length - 1) / length;
-  units_ = outer * arguments_[chunks];
-  unit_ = length * turned;
+  if (transposed_ != no_axis) length = std::min(length, most_panel_columns);
+  arguments_[argument::chunk] = length;
+  arguments_[argument::chunks] = (inner + length - 1) / length;
+  units_ = outer * arguments_[argument::chunks];
+  unit_ = length * rows;
 }
 
 std::vector<int64_t> Loops::arguments_of(const program::Tensor* inputs, const program::Tensor* outputs) const {
   std::vector<int64_t> arguments = arguments_;
-  int64_t* address = &arguments[first_tensor];
+  int64_t* address = &arguments[argument::first_tensor];
   for (size_t k = 0; k < program_.inputs.size(); ++k) *address++ = reinterpret_cast<int64_t>(inputs[k].data);
   for (size_t k = 0; k < program_.outputs.size(); ++k) *address++ = reinterpret_cast<int64_t>(outputs[k].data);
   return arguments;
@@ -297,7 +291,7 @@ std::vector<int64_t> Loops::arguments_of(const program::Tensor* inputs, const pr
 
 int64_t Loops::rows_together() const {
   if (split_ != Split::side_by_side) return 1;
-  const int64_t rows = std::min(most_rows_together, sizes_[row_axes_ - 1]);
+  const int64_t rows = std::min(program::rows_together, sizes_[row_axes_ - 1]);
   return (rows + rows_of_line - 1) / rows_of_line * rows_of_line;
 }
 

@@ -33,7 +33,8 @@ class Loops {
   // Such as "r1:n1,01,n1": the split, the number of row axes, and for each tensor, inputs first, the stride class of
   // each axis: 0, 1 or n (another). Along the innermost axis strides from 2 to 8 are written as digits, and = is stride
   // 1 of an output with non-temporal stores. d is a column axis that is mergeable with the next one for this tensor.
-  // Short rows, "s1x4:c1,01", also have their number of columns, and c marks a row stride of that number. A loop over
+  // Short rows, "s1x4:c1,01", also have their number of columns, and c marks a row stride of that number. "t" and a
+  // number follow if tensors are transposed: contiguous along that axis but not along the innermost one. A loop over
   // steps has program::steps_text() and a slash as a prefix.
   const std::string& layout() const { return layout_; }
   int64_t rows() const { return rows_; }
@@ -65,7 +66,8 @@ class Loops {
   bool is_interleaved(size_t axis, size_t tensor) const;
   bool continues_columns(size_t axis, size_t tensor) const;
   bool is_streamed(size_t axis, size_t tensor) const;
-  void find_turned(const Strides& strides);
+  // The axis along which tensors are contiguous that aren't contiguous along the innermost one.
+  void find_transposed_axis();
   std::vector<int64_t> arguments_of(const program::Tensor* inputs, const program::Tensor* outputs) const;
   void run_by_rows(const program::Nest& nest, std::vector<int64_t>& arguments, const program::Tensor* outputs) const;
 
@@ -78,10 +80,9 @@ class Loops {
   int64_t columns_ = 1;
   int64_t units_ = 0;  // with Split::elements: the number of parts, and the elements of each
   int64_t unit_ = 1;
-  size_t turned_ = no_axis;  // the contiguous axis of transposed tensors: those not contiguous along the innermost axis
+  size_t transposed_ = no_axis;
   int64_t grain_;  // the fewest elements for a thread in one step
   int64_t cost_;   // of an element, in all steps
-  int64_t lanes_;
   bool streams_;
   std::vector<int64_t> sizes_;      // of each merged axis, row axes first
   Strides strides_;                 // [axis][tensor]

@@ -171,6 +171,8 @@ std::vector<std::vector<int64_t>> strides_of(const Program& program, const std::
 }  // namespace
 
 int64_t lanes(const Program& program, const Schedule& schedule) {
+  const bool reduces = std::any_of(schedule.stages.begin(), schedule.stages.end(), [](const Stage& stage) { return !stage.sums.empty(); });
+  if (reduces) return program::reduction_block;
   const int64_t streams = 4 * static_cast<int64_t>(program.inputs.size() + program.outputs.size());
   return std::clamp(cache / std::max<int64_t>(1, schedule.block_bytes + streams) / 64 * 64, fewest, most_elements);
 }

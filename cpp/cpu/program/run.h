@@ -10,7 +10,7 @@ namespace fourfold::cpu {
 void run(const program::Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
          const program::Tensor* inputs, const program::Tensor* outputs);
 
-// The number of elements of a block, whose slots fit into the L1 cache.
+// The number of elements of a block: of reductions, or else so many that the slots fit into the L1 cache.
 int64_t lanes(const program::Program& program, const Schedule& schedule);
 // The cost of an element, with its memory accesses, in additions.
 int64_t cost_of_element(const program::Program& program, const Schedule& schedule);

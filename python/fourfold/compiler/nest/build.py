@@ -8,19 +8,7 @@ from contextlib import contextmanager
 
 from fourfold.compiler.dtypes import BOOLEAN, INT32, INT64
 from fourfold.compiler.ir import Program, Value
-from fourfold.compiler.nest.builder import (
-    BLOCKS,
-    CHUNK,
-    CHUNKS,
-    KEPT,
-    PANEL_COLUMNS,
-    PANEL_ROWS,
-    PARTIALS,
-    ROW_INDEX,
-    SLACK,
-    across,
-    bytes_of_block,
-)
+from fourfold.compiler.nest.builder import REDUCTION_BLOCK, SLACK, across, fixed_bytes
 from fourfold.compiler.nest.layout import COLUMNS, ELEMENTS, ROWS, SHORT_ROWS, SIDE_BY_SIDE, Layout
 from fourfold.compiler.nest.loops import (
     BEGIN,
@@ -43,7 +31,7 @@ from fourfold.compiler.nest.steps import check_steps
 from fourfold.compiler.nest.steps_of_rows import StepsOfNumbers, StepsSideBySide, are_numbers, write_row
 from fourfold.compiler.nest.vectors import Place
 
-Turned = Callable[["dict[int, Ref]", Operand], "dict[int, Ref]"]
+InPanels = Callable[["dict[int, Ref]", Operand], "dict[int, Ref]"]
 
 
 def build(program: Program, layout: Layout, lanes: int) -> Nest:
@@ -62,7 +50,7 @@ def build(program: Program, layout: Layout, lanes: int) -> Nest:
         functions.append(ShortRows("short_rows", plan, layout, lanes).short_rows())
     elif layout.split == SIDE_BY_SIDE:
         functions.append(SideBySide("side_by_side", plan, layout, lanes).side_by_side())
-    elif layout.steps is not None and layout.turned is not None:
+    elif layout.steps is not None and layout.transposed is not None:
         functions.append(StepsSideBySide("rows", plan, layout, lanes).short_rows())
     elif layout.split in (ROWS, SHORT_ROWS):
         functions.append(Shared("rows", plan, layout, lanes).rows())
@@ -72,7 +60,7 @@ def build(program: Program, layout: Layout, lanes: int) -> Nest:
             functions.append(Shared(f"combine_{stage}", plan, layout, lanes).combine(stage))
     sums = sum(len(plan.sums(stage)) for stage in range(plan.stages))
     panel = sum(SIZES[slot.kind] for slot in across(plan, layout))
-    return Nest(functions, lanes, plan.bytes_of_column, bytes_of_block(plan, layout, lanes), panel, sums)
+    return Nest(functions, lanes, fixed_bytes(plan, layout, lanes), plan.bytes_of_column, panel, sums)
 
 
 def lanes_of(plan: Plan, layout: Layout, lanes: int) -> int:
@@ -85,9 +73,9 @@ def lanes_of(plan: Plan, layout: Layout, lanes: int) -> int:
 
 
 def check(layout: Layout) -> None:
-    if layout.turned is None or layout.split in (ELEMENTS, SHORT_ROWS, SIDE_BY_SIDE) or layout.steps is not None:
+    if layout.transposed is None or layout.split in (ELEMENTS, SHORT_ROWS, SIDE_BY_SIDE) or layout.steps is not None:
         return
-    if layout.split == COLUMNS or layout.turned != layout.rows - 1 or layout.axes - layout.rows > 1:
+    if layout.split == COLUMNS or layout.transposed != layout.rows - 1 or layout.axes - layout.rows > 1:
         raise NotCompiled("rows that are not contiguous in a tensor and that threads or axes share")
 
 
@@ -113,15 +101,15 @@ class Shared(Stages):
             self.run(0, Place(pointers, BEGIN, count), {})
             return self.function
         writer, inner = self.writer, self.axes[-1]
-        shared = [axis for axis in self.column_axes[:-1] if axis != self.layout.turned]
-        chunk, chunks = self.argument(INT64, CHUNK, name="chunk_size"), self.argument(INT64, CHUNKS, name="chunks")
+        shared = [axis for axis in self.column_axes[:-1] if axis != self.layout.transposed]
+        chunk, chunks = self.call_argument("chunk"), self.call_argument("chunks")
         outer = Odometer(self, shared, writer.index("/", BEGIN, chunks), self.base)
         present = writer.variable(INT64, writer.index("%", BEGIN, chunks), name="chunk")
         with writer.loop(BEGIN, END, 1):
             at = writer.get(present)
             start = writer.index("*", at, chunk)
             count = writer.index("min", chunk, writer.index("-", self.size[inner], start), "count")
-            self.run_turned(Place(self.advanced(outer.pointers(), inner, start), start, count))
+            self.run_panels(Place(self.advanced(outer.pointers(), inner, start), start, count))
             following = writer.index("+", at, 1)
             writer.assign(present, following)
             with writer.when(writer.let("equal", BOOLEAN, following, chunks)):
@@ -134,40 +122,40 @@ class Shared(Stages):
         StepsOfNumbers(self, self.base).write()
         return self.function
 
-    def run_turned(self, place: Place) -> None:
+    def run_panels(self, place: Place) -> None:
         """A piece of the innermost axis, in all rows of the axis along which transposed tensors are contiguous."""
-        writer, axis = self.writer, self.layout.turned
+        writer, axis = self.writer, self.layout.transposed
         if axis is None:
             return self.run(0, place, {})
-        most = self.argument(INT64, PANEL_ROWS, name="panel_rows")
+        most = self.call_argument("panel_rows")
         body = writer.loop(0, self.size[axis], most, name="row")
         with body as first:
             count = writer.index("min", most, writer.index("-", self.size[axis], first), "rows")
             pointers = self.advanced(place.pointers, axis, first)
-            with self.panels(pointers, count, place.count) as turned, writer.loop(0, count, 1, name="row") as row:
-                own = turned(self.advanced(pointers, axis, row), row)
+            with self.panels(pointers, count, place.count) as in_panels, writer.loop(0, count, 1, name="row") as row:
+                own = in_panels(self.advanced(pointers, axis, row), row)
                 self.run(0, Place(own, place.column, place.count), {})
         return None
 
     def rows(self) -> Function:
         writer = self.writer
-        self.kept_base = self.behind_blocks()
+        self.kept_base = self.kept_values()
         outer = Odometer(self, range(self.layout.rows), BEGIN, self.base)
         if not self.across:
             with writer.loop(BEGIN, END, 1, name="row"):
                 self.run_row(outer.pointers())
                 outer.step()
             return self.function
-        most = self.argument(INT64, PANEL_ROWS, name="panel_rows")
+        most = self.call_argument("panel_rows")
         body = writer.loop(BEGIN, END, most, name="row")
         with body as first:
             left = writer.index("min", writer.index("-", END, first), outer.left())
             count = writer.index("min", most, left, "rows")
             with (
-                self.panels(outer.pointers(), count, self.column_count) as turned,
+                self.panels(outer.pointers(), count, self.column_count) as in_panels,
                 writer.loop(0, count, 1, name="row") as row,
             ):
-                self.run_row(turned(outer.pointers(), row))
+                self.run_row(in_panels(outer.pointers(), row))
                 outer.step()
             body.step(count)
         return self.function
@@ -190,11 +178,11 @@ class Shared(Stages):
         plan, writer = self.plan, self.writer
         if not (plan.sums(stage) or plan.stores(stage) or plan.keeps(stage)):
             return None
-        self.kept_base = self.argument(POINTER, KEPT, "uint8", name="kept")
+        self.kept_base = self.call_argument("kept", POINTER, "uint8")
         pointers = self.enter_row(stage)
         with writer.loop(BEGIN, END, 1, name="block") as block:
-            start = writer.index("*", block, self.block)
-            count = writer.index("min", self.block, writer.index("-", self.column_count, start), "count")
+            start = writer.index("*", block, REDUCTION_BLOCK)
+            count = writer.index("min", REDUCTION_BLOCK, writer.index("-", self.column_count, start), "count")
             folded = self.run_block(stage, pointers, start, count)
             for value, part in folded.items():
                 first = Constant(identity(value.op, part.type), part.type)
@@ -209,7 +197,7 @@ class Shared(Stages):
         if not plan.sums(stage) and not (is_last and any(slot.level == ROW for slot in plan.outputs)):
             return None
         pointers = self.enter_row(stage)
-        blocks = self.argument(INT64, BLOCKS, name="blocks")
+        blocks = self.call_argument("blocks")
         for value in plan.sums(stage):
             type = total_type(value.op, value.type)
             partials = self.partials(value, type)
@@ -225,10 +213,8 @@ class Shared(Stages):
 
     def enter_row(self, stage: int) -> dict[int, Ref]:
         """The current row's addresses; computes the row's values of all stages up to this one."""
-        pointers = Odometer(
-            self, range(self.layout.rows), self.argument(INT64, ROW_INDEX, name="row"), self.base
-        ).pointers()
-        blocks = self.argument(INT64, BLOCKS, name="blocks")
+        pointers = Odometer(self, range(self.layout.rows), self.call_argument("row"), self.base).pointers()
+        blocks = self.call_argument("blocks")
         for s in range(stage + 1):
             for value in self.plan.sums(s - 1) if s else ():
                 type = total_type(value.op, value.type)
@@ -240,21 +226,21 @@ class Shared(Stages):
     def partials(self, value: Value, type: str) -> Ref:
         """The address of a reduction's partial results by block, which the total follows."""
         every = [v for s in range(self.plan.stages) for v in self.plan.sums(s)]
-        each = self.writer.index("+", self.argument(INT64, BLOCKS, name="blocks"), 1)
+        each = self.writer.index("+", self.call_argument("blocks"), 1)
         offset = self.writer.index("*", each, every.index(value))
-        base = self.argument(POINTER, PARTIALS, INT64, name="parts")
+        base = self.call_argument("partials", POINTER, INT64)
         return self.advance(base, INT64, offset, f"{self.plan.name(value)}_parts")
 
     @contextmanager
-    def panels(self, pointers: dict[int, Ref], rows: Operand, columns: Operand) -> Iterator[Turned]:
+    def panels(self, pointers: dict[int, Ref], rows: Operand, columns: Operand) -> Iterator[InPanels]:
         """Transposes this many rows of transposed inputs into the thread's scratch memory, and outputs back after the
         with block. Yields a function that replaces these tensors' addresses, given all addresses and a row."""
         writer, inner = self.writer, self.axes[-1]
         memory, start = {}, self.behind_kept()
         most = writer.index(
             "*",
-            self.argument(INT64, PANEL_ROWS, name="panel_rows"),
-            self.argument(INT64, PANEL_COLUMNS, name="panel_columns"),
+            self.call_argument("panel_rows"),
+            self.call_argument("panel_columns"),
         )
         size = 0
         for slot in self.across:
@@ -266,13 +252,13 @@ class Shared(Stages):
                 source = pointers[slot.index]
                 writer.body.append(Transpose(memory[slot.index], columns, source, step, rows, columns, slot.kind))
 
-        def turned(own: dict[int, Ref], row: Operand) -> dict[int, Ref]:
+        def in_panels(own: dict[int, Ref], row: Operand) -> dict[int, Ref]:
             offset = writer.index("*", row, columns)
             return own | {s.index: self.advance(memory[s.index], s.kind, offset, s.name) for s in self.across}
 
         strides = dict(self.strides)
         self.strides |= {(slot.index, inner): Constant(1, INT64) for slot in self.across}
-        yield turned
+        yield in_panels
         self.strides = strides
         for slot in self.across:
             if slot.value is not None:
@@ -283,4 +269,4 @@ class Shared(Stages):
         """The thread's scratch memory after that of blocks and of kept values."""
         columns = self.writer.index("+", self.column_count, SLACK)
         kept = self.writer.index("*", columns, self.plan.bytes_of_column)
-        return self.advance(self.behind_blocks(), "uint8", kept, "panels")
+        return self.advance(self.kept_values(), "uint8", kept, "panels")

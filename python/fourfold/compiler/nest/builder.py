@@ -5,37 +5,37 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+from fourfold import _C
 from fourfold.compiler.dtypes import FLOAT32, FLOAT64, INT64
 from fourfold.compiler.ir import Value
 from fourfold.compiler.nest.layout import SHORT_ROWS, SIDE_BY_SIDE, STRIDED, UNIT, Layout
 from fourfold.compiler.nest.loops import POINTER, SCRATCH, Constant, Function, Operand, Ref, Store, Writer
 from fourfold.compiler.nest.plan import COMBINED, ELEMENT, NUMBER, ROW, SIZES, Plan, Slot
 
-# The arguments of a call: cpp/cpu/program/loops.cpp has the same order.
-COLUMN_COUNT, BLOCK, ROW_INDEX, PARTIALS, BLOCKS, KEPT, CHUNK, CHUNKS = range(8)
-PANEL_ROWS, PANEL_COLUMNS, FIRST_TENSOR = range(8, 11)
+ARGUMENTS = {name: index for index, name in enumerate(_C.nest_arguments())}  # of a call; the tensors follow
 CHAINS = 4  # accumulators of a reduction, each a vector
-SLACK = 64  # elements after scratch memory that whole vectors may access
-SIDE_BY_SIDE_ROWS = SLACK  # the most rows side by side that are computed together
+REDUCTION_BLOCK, ROWS_TOGETHER, SLACK = (
+    _C.nest_limits()[name] for name in ("reduction_block", "rows_together", "slack")
+)
 
 
-def bytes_of_block(plan: Plan, layout: Layout, lanes: int) -> int:
-    """Bytes per element of a block's scratch memory. If columns run along several axes, it gathers the operands of the
-    block's reductions. For rows side by side it holds the chains, totals and values of each row instead."""
+def fixed_bytes(plan: Plan, layout: Layout, lanes: int) -> int:
+    """Bytes of scratch memory besides that of columns and panels. If columns run along several axes, it gathers the
+    operands of a block's reductions. For rows side by side it holds the chains, totals and values of each row."""
     most = max(len(plan.sums(stage)) for stage in range(plan.stages))
     if layout.split == SIDE_BY_SIDE:
-        return SIZES[FLOAT64] * (most * (CHAINS * lanes + 1) + len(plan.scalars(ROW)))
+        return SIZES[FLOAT64] * ROWS_TOGETHER * (most * (CHAINS * lanes + 1) + len(plan.scalars(ROW)))
     is_gathered = layout.axes - layout.rows > 1
-    return SIZES[FLOAT64] * most * is_gathered
+    return SIZES[FLOAT64] * (REDUCTION_BLOCK + SLACK) * most * is_gathered
 
 
 def across(plan: Plan, layout: Layout) -> list[Slot]:
-    """The transposed tensors: contiguous along the layout's turned axis instead of the innermost one."""
-    if layout.turned is None or layout.split in (SHORT_ROWS, SIDE_BY_SIDE):
+    """The transposed tensors: contiguous along the layout's transposed axis instead of the innermost one."""
+    if layout.transposed is None or layout.split in (SHORT_ROWS, SIDE_BY_SIDE):
         return []
     of_elements = (slot for slot in (*plan.inputs, *plan.outputs) if slot.level == ELEMENT and not slot.is_column_sum)
     strides = layout.strides
-    found = [s for s in of_elements if strides[s.index][-1] == STRIDED and strides[s.index][layout.turned] == UNIT]
+    found = [s for s in of_elements if strides[s.index][-1] == STRIDED and strides[s.index][layout.transposed] == UNIT]
     return sorted(found, key=lambda slot: -SIZES[slot.kind])  # the widest first, so that each panel is aligned
 
 
@@ -51,16 +51,15 @@ class Builder:
         self.column_axes = self.axes[layout.rows :]
         self.known: dict[Value, Operand] = {}  # numbers, and the current row's values
         self.base = {
-            slot.index: self.argument(POINTER, FIRST_TENSOR + slot.index, slot.kind, name=slot.name)
+            slot.index: self.argument(POINTER, len(ARGUMENTS) + slot.index, slot.kind, name=slot.name)
             for slot in self.slots
         }
-        first = FIRST_TENSOR + len(self.slots)
+        first = len(ARGUMENTS) + len(self.slots)
         self.size = {axis: self.argument(INT64, first + axis, name="size") for axis in self.axes}
         self.first_stride = first + layout.axes
         self.first_step = self.first_stride + layout.axes * len(self.slots)  # of a loop over steps: count, strides
         self.strides: dict[tuple[int, int], Operand] = {}
-        self.column_count = self.argument(INT64, COLUMN_COUNT, name="columns")
-        self.block = self.argument(INT64, BLOCK, name="block_size")
+        self.column_count = self.call_argument("columns")
         self.kept_base: Ref | None = None
         self.across = across(plan, layout)
         for slot in self.slots:
@@ -71,6 +70,10 @@ class Builder:
 
     def argument(self, type: str, index: int, kind: str | None = None, name: str = "n") -> Ref:
         return self.writer.let("argument", type, attribute=(index, kind), name=name)
+
+    def call_argument(self, name: str, type: str = INT64, kind: str | None = None) -> Ref:
+        """An argument that isn't a tensor's or an axis' own."""
+        return self.argument(type, ARGUMENTS[name], kind, name)
 
     def stride(self, slot: Slot, axis: int) -> Operand:
         known = self.layout.stride(slot.index, axis)
@@ -178,8 +181,6 @@ class Builder:
     def of_quarters(self, total: Operand) -> Ref:
         return self.writer.let("mul", FLOAT64, total, Constant(4.0, FLOAT64, total.lanes), lanes=total.lanes)
 
-    def behind_blocks(self) -> Ref:
-        blocks = self.writer.index(
-            "*", self.writer.index("+", self.block, SLACK), bytes_of_block(self.plan, self.layout, self.lanes)
-        )
-        return self.advance(SCRATCH, "uint8", blocks, "kept")
+    def kept_values(self) -> Ref:
+        """The memory of kept values in the thread's scratch memory."""
+        return self.advance(SCRATCH, "uint8", Constant(fixed_bytes(self.plan, self.layout, self.lanes), INT64), "kept")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from fourfold.compiler.ir import Value
@@ -38,22 +39,24 @@ class Steps:
 @dataclass(frozen=True, slots=True)
 class Layout:
     """split: how threads split the work. rows: how many leading axes number the rows. strides: for each tensor, inputs
-    first, the class of its stride along each axis. columns: how many short rows have. steps: None without such a
-    loop."""
+    first, the class of its stride along each axis. columns: how many short rows have. transposed: the axis along
+    which tensors are contiguous that aren't contiguous along the innermost one. steps: None without such a loop."""
 
     split: str
     rows: int
     strides: tuple[str, ...]
     columns: int = 0
+    transposed: int | None = None
     steps: Steps | None = None
 
     @classmethod
     def of(cls, text: str) -> Layout:
         steps, _, text = text.rpartition("/")
         head, tensors = text.split(":")
-        rows, _, columns = head[1:].partition("x")
+        numbers = re.fullmatch(r"(\d+)(?:x(\d+))?(?:t(\d+))?", head[1:])
+        rows, columns, transposed = (None if number is None else int(number) for number in numbers.groups())
         strides = tuple(tensors.split(","))
-        return cls(head[0], int(rows), strides, int(columns or 0), Steps.of(steps) if steps else None)
+        return cls(head[0], rows, strides, columns or 0, transposed, Steps.of(steps) if steps else None)
 
     def stride(self, tensor: int, axis: int) -> str:
         """The class of its stride; a digit is the stride itself."""
@@ -65,14 +68,6 @@ class Layout:
     def has_dense_columns(self, tensor: int) -> bool:
         """Whether the axes of a row's columns act as one axis for it."""
         return act_as_one(self.strides[tensor][self.rows :])
-
-    @property
-    def turned(self) -> int | None:
-        """The axis along which tensors are contiguous that are strided along the innermost one; None without such
-        tensors."""
-        across = [strides for strides in self.strides if strides[-1] == STRIDED]
-        found = [axis for axis in range(self.axes - 1) if any(strides[axis] == UNIT for strides in across)]
-        return found[-1] if found else None
 
     @property
     def axes(self) -> int:

@@ -196,13 +196,13 @@ SCRATCH = Ref("scratch", POINTER)
 
 @dataclass(slots=True)
 class Nest:
-    """functions: None for those with nothing to do. bytes_of_column, _block, _panel: of scratch memory; sums: how many
-    reductions have partial results, if threads split rows. cpp/cpu/program/loops.cpp calls them."""
+    """functions: None for those with nothing to do. bytes, bytes_of_column, bytes_of_panel: of scratch memory;
+    sums: how many reductions have partial results, if threads split rows. cpp/cpu/program/loops.cpp calls them."""
 
     functions: list[Function | None]
     lanes: int
+    bytes: int = 0
     bytes_of_column: int = 0
-    bytes_of_block: int = 0
     bytes_of_panel: int = 0
     sums: int = 0
 

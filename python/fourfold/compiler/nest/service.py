@@ -148,7 +148,7 @@ class Service:
         target = TARGETS[level()]
         nest = build(read(text), Layout.of(layout), target.lanes)
         names = ["" if function is None else function.name for function in nest.functions]
-        numbers = [nest.bytes_of_column, nest.bytes_of_block, nest.bytes_of_panel, nest.sums]
+        numbers = [nest.bytes, nest.bytes_of_column, nest.bytes_of_panel, nest.sums]
         return {"functions": names, "numbers": numbers}, self.engine.code(print_nest(nest, target))
 
     def compile_grid(self, text: str, layout: str, target: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, FLOAT64, INT64
 from fourfold.compiler.ir import Value
-from fourfold.compiler.nest.builder import CHAINS, SIDE_BY_SIDE_ROWS, SLACK, bytes_of_block
+from fourfold.compiler.nest.builder import CHAINS, REDUCTION_BLOCK, ROWS_TOGETHER, SLACK
 from fourfold.compiler.nest.layout import BROADCAST, UNIT
 from fourfold.compiler.nest.loops import SCRATCH, Constant, Function, Operand, Prefetch, Ref, Store
 from fourfold.compiler.nest.plan import ELEMENT, NUMBER, ROW, SIZES, Slot, identity, total_type
@@ -31,18 +31,14 @@ class SideBySide(ShortRows):
     def side_by_side(self) -> Function:
         self.row_values = self.plan.scalars(ROW)
         self.most_sums = max(len(self.plan.sums(stage)) for stage in range(self.plan.stages))
-        self.kept_base = self.behind_blocks()
+        self.kept_base = self.kept_values()
         return self.short_rows()
-
-    def behind_blocks(self) -> Ref:
-        bytes = SLACK * bytes_of_block(self.plan, self.layout, self.lanes)
-        return self.advance(SCRATCH, "uint8", Constant(bytes, INT64), "kept")
 
     def run_rows(self, pointers: dict[int, Ref], count: Operand) -> None:
         writer, lanes, self.axis = self.writer, self.lanes, self.layout.rows - 1
-        with writer.loop(0, count, SIDE_BY_SIDE_ROWS, name="first") as first:
+        with writer.loop(0, count, ROWS_TOGETHER, name="first") as first:
             self.pointers = self.advanced(pointers, self.axis, first)
-            self.rows = writer.index("min", writer.index("-", count, first), SIDE_BY_SIDE_ROWS, "rows")
+            self.rows = writer.index("min", writer.index("-", count, first), ROWS_TOGETHER, "rows")
             self.whole = writer.index("*", writer.index("/", self.rows, lanes), lanes, "whole")
             left = writer.index("-", self.rows, self.whole)
             self.mask = writer.let("mask", BOOLEAN, left, lanes=lanes, name="mask")
@@ -102,7 +98,7 @@ class SideBySide(ShortRows):
 
     def scratch(self, order: int, name: str) -> Ref:
         """The address of the part of that number. A part holds a value of at most 8 bytes for each row."""
-        bytes = order * SIDE_BY_SIDE_ROWS * SIZES[FLOAT64]
+        bytes = order * ROWS_TOGETHER * SIZES[FLOAT64]
         return self.advance(SCRATCH, "uint8", Constant(bytes, INT64), name)
 
     def chains(self, value: Value) -> Ref:
@@ -111,7 +107,7 @@ class SideBySide(ShortRows):
 
     def chain_at(self, value: Value, place: Operand | int, k: Operand) -> tuple[Ref, Operand]:
         """place: the lane of the chains."""
-        first = self.writer.index("*", place, SIDE_BY_SIDE_ROWS)
+        first = self.writer.index("*", place, ROWS_TOGETHER)
         return self.chains(value), self.writer.index("+", first, k)
 
     def total_at(self, value: Value, k: Operand) -> tuple[Ref, Operand]:
@@ -141,8 +137,8 @@ class SideBySide(ShortRows):
         for value in sums:
             type = total_type(value.op, value.type)
             self.fill(value.op, type, self.total_at(value, Constant(0, INT64))[0], 1)
-        with writer.loop(0, self.column_count, self.block, name="start") as start:
-            count = writer.index("min", self.block, writer.index("-", self.column_count, start), "count")
+        with writer.loop(0, self.column_count, REDUCTION_BLOCK, name="start") as start:
+            count = writer.index("min", REDUCTION_BLOCK, writer.index("-", self.column_count, start), "count")
             self.run_columns(stage, start, count)
             for value in sums:
                 with writer.loop(0, self.rows, self.lanes) as k:
@@ -183,7 +179,7 @@ class SideBySide(ShortRows):
     def fill(self, op: str, type: str, pointer: Ref, places: int) -> None:
         first = Constant(identity(op, type), type, self.lanes)
         with self.writer.loop(0, Constant(places, INT64), 1, name="place") as place:
-            of_place = self.writer.index("*", place, SIDE_BY_SIDE_ROWS)
+            of_place = self.writer.index("*", place, ROWS_TOGETHER)
             with self.writer.loop(0, self.rows, self.lanes) as k:
                 self.writer.body.append(Store(first, pointer, self.writer.index("+", of_place, k), type))
 
@@ -206,7 +202,7 @@ class SideBySide(ShortRows):
 
     def wide_chain(self, value: Value) -> Ref:
         """The address of the sum of each lane, behind these places."""
-        offset = Constant(CHAINS * self.lanes * SIDE_BY_SIDE_ROWS, INT64)
+        offset = Constant(CHAINS * self.lanes * ROWS_TOGETHER, INT64)
         return self.advance(self.chains(value), FLOAT32, offset, f"{self.plan.name(value)}_wide")
 
     def add_wide(self, value: Value, parts: Callable[[list[Ref]], list[Ref]]) -> None:
@@ -214,7 +210,7 @@ class SideBySide(ShortRows):
         with self.writer.loop(0, self.rows, self.lanes) as k:
             for lane in range(self.lanes):
                 held = [self.chain_at(value, chain * self.lanes + lane, k) for chain in range(CHAINS)]
-                offset = self.writer.index("+", k, lane * SIDE_BY_SIDE_ROWS)
+                offset = self.writer.index("+", k, lane * ROWS_TOGETHER)
                 total = self.load_scratch(FLOAT64, self.wide_chain(value), offset)
                 for part in parts([self.load_scratch(FLOAT32, *place) for place in held]):
                     total = self.combined("sum", total, self.wide(part))
@@ -224,7 +220,7 @@ class SideBySide(ShortRows):
         """Folds as a vector of chains is folded: the chains, and then their lanes by halves."""
         type = total_type(value.op, value.type)
         if value.op == "sum_float64":
-            places = [self.writer.index("+", k, lane * SIDE_BY_SIDE_ROWS) for lane in range(self.lanes)]
+            places = [self.writer.index("+", k, lane * ROWS_TOGETHER) for lane in range(self.lanes)]
             sums = [self.load_scratch(FLOAT64, self.wide_chain(value), place) for place in places]
             return self.of_quarters(self.halved(value.op, sums))
 

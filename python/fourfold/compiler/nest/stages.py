@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from fourfold.compiler.dtypes import BOOLEAN, FLOAT64, INT64
 from fourfold.compiler.ir import Value
-from fourfold.compiler.nest.builder import CHAINS, SLACK, Builder
+from fourfold.compiler.nest.builder import CHAINS, REDUCTION_BLOCK, SLACK, Builder
 from fourfold.compiler.nest.loops import SCRATCH, Constant, Operand, Ref
 from fourfold.compiler.nest.odometer import Odometer
 from fourfold.compiler.nest.plan import SIZES, identity, total_type
@@ -35,8 +35,8 @@ class Stages(Builder):
             type = total_type(value.op, value.type)
             first = Constant(identity(value.op, type), type)
             totals[value] = writer.variable(type, first, name=f"{plan.name(value)}_total")
-        with writer.loop(0, self.column_count, self.block, name="start") as start:
-            count = writer.index("min", self.block, writer.index("-", self.column_count, start), "count")
+        with writer.loop(0, self.column_count, REDUCTION_BLOCK, name="start") as start:
+            count = writer.index("min", REDUCTION_BLOCK, writer.index("-", self.column_count, start), "count")
             for value, part in self.run_block(stage, pointers, start, count).items():
                 writer.assign(totals[value], self.combined(value.op, writer.get(totals[value]), part))
         return totals
@@ -83,8 +83,8 @@ class Stages(Builder):
         are gathered first, so that the order of a sum does not depend on the layout."""
         writer, inner = self.writer, self.axes[-1]
         for k, each in enumerate(sums.values()):
-            offset = writer.index("*", writer.index("+", self.block, SLACK), k * SIZES[FLOAT64])
-            each.buffer = self.advance(SCRATCH, "uint8", offset, "gathered")
+            offset = k * SIZES[FLOAT64] * (REDUCTION_BLOCK + SLACK)
+            each.buffer = self.advance(SCRATCH, "uint8", Constant(offset, INT64), "gathered")
         within = writer.variable(INT64, writer.index("%", start, self.size[inner]), name="at")
         outer = Odometer(self, self.column_axes[:-1], writer.index("/", start, self.size[inner]), pointers)
         body = writer.loop(0, count, 1, name="column")

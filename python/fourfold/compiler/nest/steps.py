@@ -18,7 +18,7 @@ def check_steps(plan: Plan, layout: Layout) -> None:
     """Raises NotCompiled."""
     if layout.split == ROWS:
         return check_rows(plan, layout)
-    if layout.turned is not None:
+    if layout.transposed is not None:
         raise NotCompiled("tensors with transposed layouts within a step")
     for slot, feed in zip(plan.inputs, layout.steps.feeds, strict=True):
         if feed is not None and not slot.kind == plan.outputs[feed].kind in IN_REGISTERS:

@@ -28,7 +28,7 @@ def check_rows(plan: Plan, layout: Layout) -> None:
         raise NotCompiled("rows of several axes in a step with reductions or numbers")
     if layout.columns > LONGEST and has_reductions(plan):
         raise NotCompiled(f"rows of more than {LONGEST} columns in a step with reductions")
-    if layout.turned is not None and not lie_side_by_side(plan, layout):
+    if layout.transposed is not None and not lie_side_by_side(plan, layout):
         raise NotCompiled("tensors with transposed layouts within a step")
     for slot, feed in zip(plan.inputs, layout.steps.feeds, strict=True):
         if feed is None:
@@ -48,10 +48,10 @@ def has_reductions(plan: Plan) -> bool:
 
 def lie_side_by_side(plan: Plan, layout: Layout) -> bool:
     """Whether a vector can hold one column of many rows of each tensor."""
-    if layout.turned != layout.rows - 1 or len(plan.values) * layout.columns > MOST_OPERATIONS:
+    if layout.transposed != layout.rows - 1 or len(plan.values) * layout.columns > MOST_OPERATIONS:
         return False
     of_elements = (slot for slot in (*plan.inputs, *plan.outputs) if slot.level == ELEMENT)
-    return all(layout.strides[slot.index][layout.turned] in (UNIT, BROADCAST) for slot in of_elements)
+    return all(layout.strides[slot.index][layout.transposed] in (UNIT, BROADCAST) for slot in of_elements)
 
 
 def moving(plan: Plan, steps: Steps) -> set[Value]:

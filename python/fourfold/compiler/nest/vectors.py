@@ -86,8 +86,8 @@ class VectorBody:
             self.splats[value] = self.builder.splat(self.builder.scalar(value), value)
 
     def stride(self, slot: int) -> str:
-        is_turned = any(slot == turned.index for turned in self.builder.across)
-        return UNIT if is_turned else self.builder.layout.stride(slot, self.inner)
+        is_transposed = any(slot == each.index for each in self.builder.across)
+        return UNIT if is_transposed else self.builder.layout.stride(slot, self.inner)
 
     def step(self, slot: Slot) -> Operand | None:
         """The distance between lanes, in elements; None if they are contiguous or broadcast."""
