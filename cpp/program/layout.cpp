@@ -91,27 +91,10 @@ std::string steps_text(const fourfold_steps& steps, size_t inputs, size_t output
   return text;
 }
 
-namespace {
-
-// For each value, the length of the longest chain of reductions that it depends on.
-std::vector<int> stages_of(const Program& program) {
-  std::vector<int> stages;
-  for (const Value& value : program.values) {
-    const bool is_operation = value.source == Source::operation;
-    int stage = 0;
-    for (int k = 0; is_operation && k < describe(value.op).operands; ++k) stage = std::max(stage, stages[value.operand[k]]);
-    stages.push_back(stage + (is_operation && is_reduction(value.op)));
-  }
-  return stages;
-}
-
-}  // namespace
-
 std::vector<bool> find_overwritable(const Program& program) {
   std::vector<bool> found;
-  const std::vector<int> stages = stages_of(program);
   int last = 0;
-  for (const Output& output : program.outputs) last = std::max(last, stages[output.value]);
+  for (const Output& output : program.outputs) last = std::max(last, program.values[output.value].stage);
   for (const Output& output : program.outputs) {
     if (output.part > 0) continue;
     size_t axes = 0;
@@ -119,7 +102,7 @@ std::vector<bool> find_overwritable(const Program& program) {
     const bool is_whole = output.level == Level::element && output.parts == 1 && axes == program.axes.size();
     for (const Input& input : program.inputs) {
       const bool is_alike = !input.is_number && input.kind == output.kind && input.dims == output.dims;
-      found.push_back(is_whole && is_alike && stages[output.value] == last);
+      found.push_back(is_whole && is_alike && program.values[output.value].stage == last);
     }
   }
   return found;

@@ -70,22 +70,33 @@ inline constexpr const char* rule_names[] = {
   _(asinh, 1, floating, 20) _(acosh, 1, floating, 20) _(atanh, 1, floating, 20)                   \
   _(sigmoid, 1, floating, 14) _(erf, 1, floating, 20) _(erfc, 1, floating, 24)
 
-#define FOURFOLD_POINTWISE(_)                                                                     \
-  _(neg, 1, numbers, 1) _(abs, 1, numbers, 1) _(sign, 1, numbers, 2)                              \
-  _(add, 2, numbers, 1) _(sub, 2, numbers, 1) _(mul, 2, numbers, 1)                               \
-  _(minimum, 2, numbers, 1) _(maximum, 2, numbers, 1)                                             \
+#define FOURFOLD_FLOATING(_)                                                                      \
   _(div, 2, floating, 4) _(copysign, 2, floating, 1)                                              \
   _(sqrt, 1, floating, 5) _(rsqrt, 1, floating, 8) _(reciprocal, 1, floating, 4)                  \
   FOURFOLD_ELEMENTARY(_)                                                                          \
-  _(floor, 1, floating, 1) _(ceil, 1, floating, 1) _(trunc, 1, floating, 1) _(round, 1, floating, 1) \
+  _(floor, 1, floating, 1) _(ceil, 1, floating, 1) _(trunc, 1, floating, 1) _(round, 1, floating, 1)
+
+// Operations that compilers vectorise for any CPU.
+#define FOURFOLD_NUMBERS(_)                                                                       \
+  _(neg, 1, numbers, 1) _(abs, 1, numbers, 1) _(sign, 1, numbers, 2)                              \
+  _(add, 2, numbers, 1) _(sub, 2, numbers, 1) _(mul, 2, numbers, 1)                               \
+  _(minimum, 2, numbers, 1) _(maximum, 2, numbers, 1)
+
+#define FOURFOLD_INTEGERS(_)                                                                      \
   _(integer_floor_divide, 2, integers, 25) _(integer_trunc_divide, 2, integers, 25)               \
   _(integer_remainder, 2, integers, 25) _(integer_fmod, 2, integers, 25)                          \
   _(shift_left, 2, integers, 2) _(shift_right, 2, integers, 2)                                    \
   _(bitwise_and, 2, logical, 1) _(bitwise_or, 2, logical, 1) _(bitwise_xor, 2, logical, 1)        \
-  _(bitwise_not, 1, logical, 1)                                                                   \
+  _(bitwise_not, 1, logical, 1)
+
+#define FOURFOLD_COMPARISONS(_)                                                                   \
   _(eq, 2, comparison, 1) _(ne, 2, comparison, 1) _(lt, 2, comparison, 1)                         \
-  _(le, 2, comparison, 1) _(gt, 2, comparison, 1) _(ge, 2, comparison, 1)                         \
-  _(where, 3, selection, 2)
+  _(le, 2, comparison, 1) _(gt, 2, comparison, 1) _(ge, 2, comparison, 1)
+
+#define FOURFOLD_SELECTION(_) _(where, 3, selection, 2)
+
+#define FOURFOLD_POINTWISE(_) \
+  FOURFOLD_NUMBERS(_) FOURFOLD_FLOATING(_) FOURFOLD_INTEGERS(_) FOURFOLD_COMPARISONS(_) FOURFOLD_SELECTION(_)
 
 #define FOURFOLD_CONVERSIONS(_)                                                                     \
   _(to_boolean, 1, conversion, 1) _(to_int32, 1, conversion, 1) _(to_int64, 1, conversion, 2)     \

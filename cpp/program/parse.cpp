@@ -209,11 +209,13 @@ class Parser : private Lines {
       expect(operand != values_.end(), "a value that stands above", words[4 + k]);
       value.operand[k] = operand->second;
       value.level = std::max(value.level, program_.values[operand->second].level);
+      value.stage = std::max(value.stage, program_.values[operand->second].stage);
     }
     check_types(*found, words, value);
     if (is_reduction(value.op)) {
       expect(program_.has_rows, "a reduction in a program that has rows only", words[3]);
       value.level = Level::row;
+      ++value.stage;
     }
   }
 

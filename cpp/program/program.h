@@ -47,6 +47,7 @@ struct Value {
   std::string name;
   Type type = Type::float32;
   Level level = Level::number;
+  int stage = 0;  // the length of the longest chain of reductions that it depends on
   Source source = Source::operation;
   Operation op = Operation::add;
   int operand[3] = {-1, -1, -1};  // earlier values; for an input, its index among the inputs

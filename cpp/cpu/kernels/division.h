@@ -1,4 +1,4 @@
-// Floating-point remainders of vectors, and integer quotients for loops that the compiler vectorises.
+// Floating-point remainders of vectors.
 #pragma once
 
 #include "cpu/kernels/lanes.h"
@@ -28,21 +28,5 @@ FOURFOLD_FN Vectorized<S> exact_fmod(const Vectorized<S>& a, const Vectorized<S>
     return choose(is_exact, result, fmod_by_lane(a, b));
   }
 }
-
-// For int32 the quotient in double is close enough to the exact one that truncation gives the same result. For the
-// divisors 0 and -1 the quotients are 0 and -a (wrapping around).
-struct Division {
-  int32_t quotient, left;
-};
-
-FOURFOLD_FN Division divided(int32_t a, int32_t b) {
-  const bool special = b == 0 || b == -1;
-  const int32_t quotient = static_cast<int32_t>(static_cast<double>(a) / static_cast<double>(special ? 1 : b));
-  const int32_t opposite = static_cast<int32_t>(0u - static_cast<uint32_t>(a));
-  return {b == 0 ? 0 : b == -1 ? opposite : quotient, special ? 0 : a - quotient * b};
-}
-
-// Whether floor division differs from truncation: the quotient is one less, and the remainder gets the divisor's sign.
-FOURFOLD_FN bool crosses_zero(int32_t left, int32_t b) { return left != 0 && (left < 0) != (b < 0); }
 
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

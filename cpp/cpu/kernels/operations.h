@@ -1,4 +1,4 @@
-// The operations of pointwise programs by name, for vectors and for numbers: Of<Operation::add>::of(a, b).
+// The floating-point operations of pointwise programs by name, for vectors: Of<Operation::exp>::of(a).
 #pragma once
 
 #include <cmath>
@@ -27,13 +27,9 @@ using program::Type;
 namespace op {
 
 using FOURFOLD_CPU_LEVEL::select;
-template <typename T>
-FOURFOLD_FN T select(bool mask, T yes, T no) { return mask ? yes : no; }
 
 template <typename T>
 FOURFOLD_FN Vectorized<T> abs(const Vectorized<T>& x) { return x.abs(); }
-template <typename T>
-FOURFOLD_FN std::enable_if_t<std::is_integral_v<T>, T> abs(T x) { return x < T(0) ? T(0) - x : x; }
 template <typename T>
 FOURFOLD_FN Vectorized<T> sqrt(const Vectorized<T>& x) { return x.sqrt(); }
 template <typename T>
@@ -85,35 +81,6 @@ using FOURFOLD_CPU_LEVEL::tan;
 
 #include "formulas/pointwise.h"
 
-// Versions that the compiler can vectorise: there is no vector instruction for integer division.
-FOURFOLD_FN int32_t integer_trunc_divide(int32_t a, int32_t b) { return divided(a, b).quotient; }
-FOURFOLD_FN int32_t integer_fmod(int32_t a, int32_t b) { return divided(a, b).left; }
-FOURFOLD_FN int32_t integer_remainder(int32_t a, int32_t b) {
-  const int32_t left = divided(a, b).left;
-  return crosses_zero(left, b) ? left + b : left;
-}
-FOURFOLD_FN int32_t integer_floor_divide(int32_t a, int32_t b) {
-  const auto [quotient, left] = divided(a, b);
-  return crosses_zero(left, b) ? quotient - 1 : quotient;
-}
-
-// The same bits by x86's instructions, which return their second operand if one is NaN or both are zeros.
-#if defined(CPU_CAPABILITY_AVX512)
-FOURFOLD_FN Floats minimum(Floats a, Floats b) {
-  return _mm512_mask_mov_ps(_mm512_min_ps(a, b), _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), a);
-}
-FOURFOLD_FN Floats maximum(Floats a, Floats b) {
-  return _mm512_mask_mov_ps(_mm512_max_ps(a, b), _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), a);
-}
-#elif defined(CPU_CAPABILITY_AVX2)
-FOURFOLD_FN Floats minimum(Floats a, Floats b) {
-  return _mm256_blendv_ps(_mm256_min_ps(a, b), a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
-}
-FOURFOLD_FN Floats maximum(Floats a, Floats b) {
-  return _mm256_blendv_ps(_mm256_max_ps(a, b), a, _mm256_cmp_ps(a, a, _CMP_UNORD_Q));
-}
-#endif
-
 }  // namespace op
 
 template <Operation>
@@ -125,30 +92,18 @@ struct Of;
     template <typename... T>                                               \
     static FOURFOLD_FN auto of(T... v) { return op::name(v...); }          \
   };
-FOURFOLD_POINTWISE(FOURFOLD_OF)
+FOURFOLD_FLOATING(FOURFOLD_OF)
 #undef FOURFOLD_OF
 
-// Calls f.template operator()<op>() for a pointwise operation; returns null for others.
+// Calls f.template operator()<op>() for a floating-point operation; returns null for others.
 template <typename Result, typename F>
 Result* visit_operation(Operation op, const F& f) {
   switch (op) {
 #define FOURFOLD_CASE(name, operands, rule, cost) \
   case Operation::name: return f.template operator()<Operation::name>();
-    FOURFOLD_POINTWISE(FOURFOLD_CASE)
+    FOURFOLD_FLOATING(FOURFOLD_CASE)
 #undef FOURFOLD_CASE
     default: return nullptr;
-  }
-}
-
-// Calls f(T()) with the C++ type of that type.
-template <typename F>
-auto visit_type(Type type, const F& f) {
-  switch (type) {
-    case Type::boolean: return f(bool());
-    case Type::int32: return f(int32_t());
-    case Type::int64: return f(int64_t());
-    case Type::float32: return f(float());
-    default: return f(double());
   }
 }
 

@@ -24,16 +24,16 @@ int64_t ColumnSums::chunks_of(int64_t rows) {
   return std::max<int64_t>(1, (rows + rows_of_each(rows) - 1) / rows_of_each(rows));
 }
 
-ColumnSums::ColumnSums(const program::Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
+ColumnSums::ColumnSums(const program::Program& program, const Plan& plan, const std::vector<int64_t>& sizes,
                        const program::Tensor* outputs)
-    : program_(program), schedule_(schedule), sizes_(sizes), outputs_(outputs) {
+    : program_(program), plan_(plan), sizes_(sizes), outputs_(outputs) {
   if (empty()) return;
   int64_t rows = 1;
   for (int a = 0; a < program.outer; ++a) rows *= sizes[a];
   for (size_t a = program.outer; a < sizes.size(); ++a) columns_ *= sizes[a];
   rows_of_chunk_ = rows_of_each(rows);
   chunks_ = chunks_of(rows);
-  each_ = columns_ * static_cast<int64_t>(schedule.column_sums.size());
+  each_ = columns_ * static_cast<int64_t>(plan.column_sums.size());
   sums_.reset(static_cast<double*>(allocate(std::max<int64_t>(1, chunks_ * each_), sizeof(double))));
   if (rows == 0) begin(0);
 }
@@ -53,7 +53,7 @@ void ColumnSums::finish() {
       for (int64_t i = first; i < last; ++i) sums[i] += more[i];
     }
   });
-  for (size_t t = 0; t < schedule_.column_sums.size(); ++t) put(sums_.get() + t * columns_, schedule_.column_sums[t].output);
+  for (size_t t = 0; t < plan_.column_sums.size(); ++t) put(sums_.get() + t * columns_, plan_.column_sums[t].output);
 }
 
 // Converts double sums by way of the compute type.
@@ -62,18 +62,16 @@ void ColumnSums::put(double* sums, int output) const {
   const program::Tensor& tensor = outputs_[output];
   const auto strides = program::axis_strides(described.dims, tensor.strides, sizes_);
   const Space space({sizes_.begin() + program_.outer, sizes_.end()}, {{strides.begin() + program_.outer, strides.end()}});
-  for (int64_t at = 0; at < columns_; at += most_elements) {
-    const int64_t count = std::min(most_elements, columns_ - at);
-    float single[most_elements];
-    uint16_t half[most_elements];
-    Slot slots[3] = {{sums + at, 1}, {single, 1}, {half, 1}};
-    Frame frame{slots, 1, count, false};
-    if (described.kind != Kind::float64) {
-      plain_primitive(Operation::to_float32, Type::float64)(frame, count, Instruction{nullptr, 1, 0, {0, 0, 0}});
-    }
-    if (is_half(described.kind)) half_store_primitive(described.kind)(frame, count, Instruction{nullptr, 2, 0, {1, 0, 0}});
-    const void* from = slots[is_half(described.kind) ? 2 : described.kind == Kind::float64 ? 0 : 1].data;
-    space.scatter(0, from, element_size(described.kind), at, count, tensor.data);
+  ArrayFunction* const to_single = described.kind == Kind::float64 ? nullptr : function_of(Operation::to_float32, Type::float64);
+  ArrayFunction* const store = store_of(described.kind);
+  for (int64_t at = 0; at < columns_; at += program::reduction_block) {
+    const int64_t count = std::min(program::reduction_block, columns_ - at);
+    float single[program::reduction_block];
+    uint16_t half[program::reduction_block];
+    Operand from{sums + at, 1};
+    if (to_single != nullptr) to_single(count, &from, single), from.data = single;
+    if (store != nullptr) store(count, &from, half), from.data = half;
+    space.scatter(0, from.data, element_size(described.kind), at, count, tensor.data);
   }
 }
 

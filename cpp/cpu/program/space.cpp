@@ -74,19 +74,12 @@ int64_t Space::locate(size_t tensor, int64_t at, int64_t* index) const {
   return offset;
 }
 
-int64_t Space::offset(size_t tensor, int64_t at) const {
-  int64_t index[program::most_axes];
-  return locate(tensor, at, index);
-}
-
-Space::Run Space::find(size_t tensor, int64_t at, int64_t count) const {
-  if (dense_[tensor] || numel_ == 0) return {at, 1};
+int64_t Space::contiguous(size_t tensor, int64_t at, int64_t count) const {
+  if (dense_[tensor] || numel_ == 0) return at;
   int64_t index[program::most_axes];
   const int64_t offset = locate(tensor, at, index);
-  const int64_t inner = stride(tensor, axes_ - 1);
-  if (index[axes_ - 1] + count <= size_[axes_ - 1] && (inner == 0 || inner == 1)) return {offset, inner};
-  const bool same = std::all_of(&strides_[tensor * axes_], &strides_[tensor * axes_] + axes_, [](int64_t s) { return s == 0; });
-  return same ? Run{0, 0} : Run{0, -1};
+  const bool is_in_row = index[axes_ - 1] + count <= size_[axes_ - 1];
+  return count == 1 || (is_in_row && stride(tensor, axes_ - 1) == 1) ? offset : -1;
 }
 
 // Calls f(offset, stride, count) for each part of a row of the innermost axis.

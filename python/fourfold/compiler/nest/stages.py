@@ -1,6 +1,6 @@
 """A stage of a row: one pass over its columns.
 
-Reductions add up as the interpreter does (cpp/cpu/kernels/reductions.h): a block's elements go to the lanes of four
+Reductions add up as the interpreter does (cpp/cpu/kernels/functions.cpp): a block's elements go to the lanes of four
 chains in turn, the chains are folded, and the blocks' results added in order, sums and products of float32 in float64.
 sum_float64 has one chain, to which four vectors are added at a time. So a nest gives the same bits as the interpreter,
 with any number of threads."""
