@@ -67,7 +67,7 @@ def test_a_layer_norm_alone_is_a_program_on_a_gpu() -> None:
 
     def is_left(function: object, device: str) -> bool:
         (group,) = fused_nodes(fused(function, device).graph)
-        return alone.reason(group.target.members, as_nests=True) is not None
+        return alone.reason(group.target.members) is not None
 
     assert not is_left(norm, "cuda") and is_left(softmax, "cuda") and not is_left(softmax, "cpu")
 

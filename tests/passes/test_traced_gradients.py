@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fourfold
 from compiled import assert_same, compiled, draw, results_of
-from fourfold.compiler.lowering.product_gradients import CUMPROD, PROD
+from fourfold.compiler.lowering.product_gradients import CUMPROD
 from fourfold.compiler.record import Captured, Record
 from nests import needs_nests
 
@@ -137,11 +137,6 @@ def test_products_with_any_sizes() -> None:
 def test_the_gradient_of_a_product_is_a_program() -> None:
     found = trained(lambda x: x.prod(-1), draw(6, 50), **NESTS)
     assert len(found.backward.compiled.programs) == 1 and not steps(found)
-
-
-def test_without_nests_it_is_one_operator() -> None:
-    found = trained(lambda x: x.prod(-1), draw(6, 50), **INTERPRETER)
-    assert not found.backward.compiled.programs and PROD._schema.name in steps(found)
 
 
 def test_the_gradient_of_a_cumulative_product_is_one_operator() -> None:

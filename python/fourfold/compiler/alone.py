@@ -3,10 +3,9 @@ fall back to torch, whose kernels also make one pass over memory. docs/compiler_
 than in eager mode nevertheless. On a GPU only layer norms are programs on their own.
 
 ``scripts/operators_alone.py`` measured the tables (docs/compiler_alone.md) at 1e5 and 1e6 elements on one thread.
-OURS: programs in the interpreter, on processors with AVX2 and with AVX-512; an operator is listed if its program is no
-slower on either. NESTS: programs as loop nests, on a processor with AVX2; an operator is listed if its program is 1.2
-times as fast at both sizes, and as fast with its gradient, unless it was slower with AVX-512. NORMS: on a processor
-with AVX-512, with both instruction sets; they are up to 7 times as fast, and no slower at 1e6 elements."""
+Programs ran as loop nests on a processor with AVX2: an operator is listed if its program is 1.2 times as fast at both
+sizes, and as fast with its gradient, unless it was slower with AVX-512; or if it was no slower even in the interpreter,
+with AVX2 and with AVX-512. NORMS are up to 7 times as fast with AVX-512, and no slower at 1e6 elements."""
 
 from __future__ import annotations
 
@@ -21,8 +20,6 @@ from torch.fx import Node
 from fourfold.compiler import powers
 from fourfold.compiler.iteration_space import covers_innermost, reduced_dims
 from fourfold.compiler.lowering import ROWS
-from fourfold.compiler.nest import service
-from fourfold.compiler.options import Options
 from fourfold.compiler.views import VIEWS, has_hints, hint, memory_order
 from fourfold.devices import programs
 
@@ -46,78 +43,81 @@ FUNCTIONS = OF_NUMBERS | words("""
 CHOICES = words("all any count_nonzero eq fmax fmin ge gt heaviside isinf isnan le lt masked_fill ne where")
 LOGICAL = words("logical_and logical_not logical_or logical_xor")
 OF_ROWS = words("linalg_vector_norm norm std std_mean var var_mean")
-# Reductions for which loop nests are as fast over dimensions other than the innermost one in memory.
-OF_OTHER_ROWS = OF_ROWS | words("all any count_nonzero logsumexp")
-# Also these, by the dtype of their operand, if at least MANY rows of at least as many columns lie side by side.
-OF_MANY_ROWS = words("_log_softmax_backward_data _softmax _softmax_backward_data aminmax")
-MANY_ROWS = dict.fromkeys((torch.float32, torch.float64), OF_MANY_ROWS | words("_log_softmax"))
-MANY_ROWS |= dict.fromkeys(LOW, OF_MANY_ROWS | words("amax amin mean"))
-MANY = 64
-OF_LOW = FUNCTIONS | CHOICES | LOGICAL | OF_ROWS | words("erfc amax amin aminmax isneginf isposinf sgn sign")
-OF_INTEGERS = OF_NUMBERS | words(
-    "copysign erfc count_nonzero erf logaddexp logaddexp2 masked_fill pow.Scalar prod sqrt"
+NORMS = words("""
+    _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training
+    native_batch_norm_backward native_group_norm native_layer_norm
+""")
+OF_FLOATS = words("""
+    _log_softmax copysign elu_backward exp2 floor_divide fmod glu huber_loss.reduced huber_loss_backward hypot ldexp
+    log_sigmoid_backward log_sigmoid_forward logaddexp nansum native_dropout_backward prod_backward remainder signbit
+    silu silu_backward smooth_l1_loss.reduced smooth_l1_loss_backward softplus_backward
+""")
+OF_LOW = (
+    FUNCTIONS
+    | CHOICES
+    | LOGICAL
+    | OF_ROWS
+    | (OF_FLOATS - words("copysign"))
+    | words("""
+    _prelu_kernel _softmax _softmax_backward_data add addcmul amax amin aminmax clamp erfc frac hardshrink
+    hardsigmoid_backward hardtanh isneginf isposinf leaky_relu_backward logit_backward mean native_layer_norm prod relu
+    rsub sgn sign sub sum threshold
+""")
 )
+OF_INTEGERS = OF_NUMBERS | words("""
+    amax amin angle copysign count_nonzero deg2rad div.Tensor erf erfc exp2 ldexp logaddexp logaddexp2 masked_fill
+    pow.Scalar pow.Tensor_Scalar prod rad2deg reciprocal rsqrt sqrt
+""")
 # Operators by the dtype of their first tensor, which for `where` is the mask.
 OURS = {
     torch.float32: FUNCTIONS
     | CHOICES
     | LOGICAL
     | OF_ROWS
-    | words("copysign elu_backward erf logaddexp logaddexp2 _log_softmax signbit silu silu_backward trunc"),
-    torch.float64: CHOICES
+    | NORMS
+    | OF_FLOATS
+    | words("_softmax amax erf hardswish isneginf isposinf logaddexp2 trunc"),
+    torch.float64: OF_NUMBERS - words("cos exp sin tan")
+    | CHOICES
     | OF_ROWS
-    | words("copysign gelu.tanh gelu_backward.tanh pow.products signbit sinc tanh trunc"),
-    torch.bfloat16: OF_LOW,
-    torch.float16: OF_LOW | words("pow.Tensor_Scalar"),
-    torch.int64: OF_INTEGERS | words("all any eq ge gt isnan le lt ne"),
-    torch.uint8: OF_INTEGERS | words("heaviside"),
-    torch.bool: OF_INTEGERS | words("add all any heaviside rsqrt where"),
+    | NORMS
+    | OF_FLOATS
+    | words("""
+        _safe_softmax celu elu gelu.none gelu.tanh gelu_backward.none gelu_backward.tanh isneginf isposinf logical_and
+        logical_or mish mish_backward pow.Tensor_Tensor pow.products softplus trunc
+    """),
+    torch.bfloat16: OF_LOW | words("clamp_max clamp_min maximum minimum softshrink"),
+    torch.float16: OF_LOW
+    | NORMS
+    | words("""
+        deg2rad div.Tensor hardsigmoid hardtanh_backward lerp mul pow.Tensor_Scalar rad2deg sigmoid_backward
+        tanh_backward
+    """),
+    torch.int64: OF_INTEGERS | LOGICAL | words("add all any eq ge gt heaviside isnan isposinf le lt ne signbit"),
+    torch.uint8: OF_INTEGERS | words("all any heaviside isneginf isposinf nansum signbit sum"),
+    torch.bool: OF_INTEGERS | words("add all any heaviside isnan nansum rsqrt sum where"),
 }
-OURS |= dict.fromkeys((torch.int8, torch.int16, torch.int32), OURS[torch.int64] & OURS[torch.uint8])
+OURS |= dict.fromkeys(
+    (torch.int8, torch.int16, torch.int32),
+    (OURS[torch.int64] & OURS[torch.uint8])
+    - words("amax amin angle deg2rad div.Tensor exp2 isposinf rad2deg reciprocal rsqrt signbit"),
+)
+# Reductions that are as fast over dimensions other than the innermost one in memory.
+OF_OTHER_ROWS = OF_ROWS | words("all any count_nonzero logsumexp")
+# Also these, by the dtype of their operand, if at least MANY rows of at least as many columns lie side by side.
+OF_MANY_ROWS = words("_log_softmax_backward_data _softmax _softmax_backward_data aminmax")
+MANY_ROWS = dict.fromkeys((torch.float32, torch.float64), OF_MANY_ROWS | words("_log_softmax"))
+MANY_ROWS |= dict.fromkeys(LOW, OF_MANY_ROWS | words("amax amin mean"))
+MANY = 64
 # Operators of float32 that also run as programs below FEW elements: torch's kernels take ten microseconds to start.
 OF_FEW = words("gelu.none gelu_backward.none")
 FEW = 2**14
 
-NESTS_OF_FLOATS = words("""
-    _log_softmax elu_backward exp2 floor_divide fmod glu huber_loss.reduced huber_loss_backward hypot ldexp
-    log_sigmoid_backward log_sigmoid_forward logaddexp nansum native_dropout_backward prod_backward remainder silu
-    silu_backward smooth_l1_loss.reduced smooth_l1_loss_backward softplus_backward
-""")
-NORMS = words("""
-    _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training
-    native_batch_norm_backward native_group_norm native_layer_norm
-""")
-NESTS_OF_LOW = NESTS_OF_FLOATS | words("""
-    _prelu_kernel _softmax _softmax_backward_data add addcmul clamp frac hardshrink
-    hardsigmoid_backward hardtanh leaky_relu_backward logit_backward mean native_layer_norm prod relu rsub signbit sub
-    sum threshold
-""")
-NESTS_OF_INTEGERS = words("amax amin angle deg2rad div.Tensor exp2 ldexp pow.Tensor_Scalar rad2deg reciprocal rsqrt")
-# Additional operators by dtype, if programs run as loop nests.
-NESTS = {
-    torch.float32: NESTS_OF_FLOATS | NORMS | words("_softmax amax hardswish isneginf isposinf"),
-    torch.float64: NESTS_OF_FLOATS
-    | NORMS
-    | (OF_NUMBERS - words("cos exp sin tan"))
-    | words("""
-        _safe_softmax celu elu gelu.none gelu_backward.none isneginf isposinf logical_and logical_or mish mish_backward
-        pow.Tensor_Tensor softplus
-    """),
-    torch.bfloat16: NESTS_OF_LOW | words("clamp_max clamp_min maximum minimum softshrink"),
-    torch.float16: NESTS_OF_LOW
-    | NORMS
-    | words("deg2rad div.Tensor hardsigmoid hardtanh_backward lerp mul rad2deg sigmoid_backward tanh_backward"),
-    torch.int64: NESTS_OF_INTEGERS | LOGICAL | words("add heaviside isposinf signbit"),
-    torch.uint8: NESTS_OF_INTEGERS | words("all any isneginf isposinf nansum signbit sum"),
-    torch.bool: NESTS_OF_INTEGERS | words("isnan nansum sum"),
-}
-
 # On a GPU torch's kernels read a row twice, and the gradient's tensors once for the input and once for the parameters.
 ON_GPUS = words("native_layer_norm native_layer_norm_backward")
 
-# By dtype: operators so slow in a program that fusion can't make up for it; the second ones in the interpreter alone.
+# By dtype: operators so slow in a program that fusion can't make up for it.
 SLOW = {torch.float16: words("div.Scalar_mode div.Tensor_mode _log_softmax _log_softmax_backward_data")}
-SLOW_IN_INTERPRETER = dict.fromkeys((torch.float32, torch.float64, *LOW), words("prod"))
 
 
 def names_of(node: Node) -> tuple[str, str]:
@@ -139,21 +139,16 @@ def slow(node: Node) -> str | None:
     value = value[0] if isinstance(value, (tuple, list)) else value
     if not isinstance(value, Tensor) or value.device.type != "cpu":
         return None
-    module = node.graph.owning_module
-    options = Options() if module is None else module.meta.get("options", Options())
-    known = SLOW.get(value.dtype, frozenset())
-    if not service.compiles(options.generator):
-        known |= SLOW_IN_INTERPRETER.get(value.dtype, frozenset())
-    if any(name in known for name in names_of(node)):
+    if not SLOW.get(value.dtype, frozenset()).isdisjoint(names_of(node)):
         return f"torch's {names_of(node)[0]} of {str(value.dtype).removeprefix('torch.')} is several times as fast"
     return None
 
 
-def reason(operators: Sequence[Node], as_nests: bool) -> str | None:
+def reason(operators: Sequence[Node]) -> str | None:
     """Why torch runs a group's operators instead of a program: none of them reads another, and torch's kernels are as
-    fast. None if the program stays. as_nests: whether it would run as a loop nest."""
+    fast. None if the program stays."""
     own = [node for node in operators if not computes_nothing(node)]
-    if not own or any(is_ours(node, as_nests) for node in own):
+    if not own or any(is_ours(node) for node in own):
         return None
     if any(reads(node, set(own)) for node in own):
         return None
@@ -161,7 +156,7 @@ def reason(operators: Sequence[Node], as_nests: bool) -> str | None:
     return f"torch's kernel is as fast for {', '.join(names)} alone"
 
 
-def is_ours(node: Node, as_nest: bool) -> bool:
+def is_ours(node: Node) -> bool:
     """Whether its program is as fast as torch's kernel."""
     first = next((v for v in map(value_of, node.all_input_nodes) if isinstance(v, Tensor)), None)
     # The other tables hold for CPUs; on a GPU torch's kernels make one pass over memory too.
@@ -173,9 +168,7 @@ def is_ours(node: Node, as_nest: bool) -> bool:
     known = OURS.get(dtype, frozenset())
     if node.target in ROWS and not is_over_innermost(node):
         known = OF_OTHER_ROWS | (MANY_ROWS.get(dtype, frozenset()) if are_many_side_by_side(node) else frozenset())
-        return as_nest and not known.isdisjoint(names_of(node))
-    if as_nest:
-        known |= NESTS.get(dtype, frozenset())
+        return not known.isdisjoint(names_of(node))
     if dtype == torch.float32 and math.prod(map(hint, first.shape)) < FEW:
         known |= OF_FEW
     return not known.isdisjoint(names_of(node))

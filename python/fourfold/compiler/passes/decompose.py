@@ -14,8 +14,6 @@ from fourfold.compiler import alone
 from fourfold.compiler.fallback import visiting
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.lowering.decompositions import late
-from fourfold.compiler.nest import service
-from fourfold.compiler.options import Options
 from fourfold.compiler.passes.sink_gather import RULES
 from fourfold.compiler.recorder import Recorder, numbers_of, rewritten
 from fourfold.compiler.sizes import Sizes
@@ -29,14 +27,13 @@ BACKWARD = "is_backward"
 
 def decompose(module: GraphModule) -> GraphModule:
     """Decomposes each operator whose pieces would fuse with a neighbour, or are faster without one."""
-    as_nests = service.compiles(module.meta.get("options", Options()).generator)
     table, inputs = late(), numbers_of(module.graph)
     left = {node for node in module.graph.nodes if node.target in table and REFUSAL not in node.meta}
     found = left
     while found:  # again for the neighbours of new pieces
         turn, found = sorted(found), set()
         for node in visiting(module, turn):
-            is_wanted = has_known_sizes(node) and (has_fused_neighbour(node) or alone.is_ours(node, as_nests))
+            is_wanted = has_known_sizes(node) and (has_fused_neighbour(node) or alone.is_ours(node))
             pieces = replaced(node, table, inputs) if is_wanted else None
             if pieces is not None:
                 left.remove(node)

@@ -15,8 +15,6 @@ from fourfold.compiler.fused import Extraction, NotExtracted, call
 from fourfold.compiler.ir import Dims
 from fourfold.compiler.iteration_space import IterationSpace, Pairs, along, covers_innermost, reduced_dims
 from fourfold.compiler.lowering import POINTWISE, ROWS
-from fourfold.compiler.nest import service
-from fourfold.compiler.options import Options
 from fourfold.compiler.order import Units
 from fourfold.compiler.parts import CONCATENATION, STACK, parts_of
 from fourfold.compiler.passes.by_parts import leads_on
@@ -54,7 +52,6 @@ class Fusion:
     """The groups of a graph. Every node belongs to a unit of the order: a group, or the node alone."""
 
     def __init__(self, module: GraphModule):
-        self.as_nests = service.compiles(module.meta.get("options", Options()).generator)
         self.units = Units()
         self.within: dict[Node, Group] = {}  # the group of each member and of each view of one
         self.groups: dict[int, Group] = {}
@@ -113,10 +110,8 @@ class Fusion:
         return is_placed or refuse(node, "a reduction of no elements, or of one")
 
     def why_not_over_others(self, node: Node, over: list[int]) -> str | None:
-        """Why a reduction over dimensions other than the innermost one in memory is in no program, or None. Loop nests
-        and GPUs compute adjacent rows together; a sum can be another program's epilogue."""
-        if not self.as_nests and device_of(node).type == "cpu":
-            return "a reduction that isn't over the dimension along which its operand is contiguous, without loop nests"
+        """Why a reduction over dimensions other than the innermost one in memory is in no program, or None: a sum
+        can be another program's epilogue."""
         outermost = memory_order(node.args[0].meta["val"])[: len(over)]
         is_epilogue = node.target is SUM and sorted(outermost) == sorted(over) and not is_read_again(node)
         if is_epilogue and not self.are_columns(node.args[0], over):

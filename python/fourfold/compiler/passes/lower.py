@@ -23,7 +23,6 @@ IN_LOOP = "in loop"  # in the meta of a loop's body, where even a single operato
 
 def lower(module: GraphModule) -> GraphModule:
     options = module.meta.get("options", Options())
-    as_nests = service.compiles(options.generator)
     # 0-d results, such as a count of steps, are copied in any case.
     updated = [result for result in in_place.updates(module).values() if result.meta["val"].dim()]
     updated += [part for parts in concatenations(module).values() for part in parts]
@@ -33,7 +32,7 @@ def lower(module: GraphModule) -> GraphModule:
             continue
         fused = node.target
         is_wanted = node in updating or module.meta.get(IN_LOOP, False)
-        why = None if is_wanted else alone.reason(fused.members, as_nests)
+        why = None if is_wanted else alone.reason(fused.members)
         if why is not None:
             inline(node, why)
             continue
