@@ -123,10 +123,6 @@ Elementwise, over broadcast shapes: {pointwise}.
 
 Reductions, over any dimensions: {rows}.
 
-Without [loop nests](compiler.md#loop-nests), programs on a CPU reduce only the innermost dimension in memory, alone or
-together with other dimensions. Of the other reductions, only sums over leading
-dimensions are fused, with operators that compute or read what they sum.
-
 Decomposed while the graph is traced: {early}.
 
 Decomposed if their pieces fuse with neighbours, and otherwise run by torch: {at_neighbours}.
