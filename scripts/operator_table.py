@@ -20,10 +20,10 @@ sys.path[:0] = [str(ROOT / "tests")]
 
 from compiler_operators import ENTRIES, LEFT, LEFT_OF_INTEGERS, OpInfo, chosen  # noqa: E402
 from compiler_samples import Problem  # noqa: E402
+from fourfold.compiler.analysis.views import VIEWS  # noqa: E402
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS, decompositions  # noqa: E402
 from fourfold.compiler.lowering.decompositions import late  # noqa: E402
-from fourfold.compiler.record import Half  # noqa: E402
-from fourfold.compiler.views import VIEWS  # noqa: E402
+from fourfold.compiler.pipeline.record import Half  # noqa: E402
 from in_programs import everything_in_programs  # noqa: E402
 
 PAGE = ROOT / "docs" / "compiler_operators.md"

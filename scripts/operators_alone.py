@@ -37,7 +37,7 @@ sys.path[:0] = [str(ROOT / "tests")]
 
 from alone_cases import CASES, DTYPES, SIZES, Case  # noqa: E402
 from compiler_samples import module_of  # noqa: E402
-from fourfold.compiler.entry import backend  # noqa: E402
+from fourfold.compiler.pipeline.entry import backend  # noqa: E402
 
 PAGE = ROOT / "docs" / "compiler_alone.md"
 RESULTS = ROOT / "build" / "operators_alone"
@@ -171,8 +171,8 @@ divided by the compiled function's, so 1.1 is 10 % faster than eager. One thread
 torch {torch.__version__.partition("+")[0]}, {processor()}. `scripts/operators_alone.py` measures and writes this page.
 
 A single operator falls back to torch's kernel unless its program was at least as fast on every measured processor
-([`alone.py`](../python/fourfold/compiler/alone.py)). Compiled functions can still be slower than eager mode. At
-{SIZES[0]:,} elements the call takes longer than the computation. Of {len(large)} rows with at least
+([`profitability.py`](../python/fourfold/compiler/analysis/profitability.py)). Compiled functions can still be slower
+than eager mode. At {SIZES[0]:,} elements the call takes longer than the computation. Of {len(large)} rows with at least
 {SIZES[1]:,} elements, {len(low)} are below {FLOOR}: {ranges(low)}.
 
 ## The slowest rows

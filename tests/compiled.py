@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fourfold.compiler.entry import backend
-from fourfold.compiler.record import Record
+from fourfold.compiler.pipeline.entry import backend
+from fourfold.compiler.pipeline.record import Record
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float32, gradient: bool = True, seed: int = 0) -> Tensor:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import fourfold
 from compiled import compiled, programs_of
-from fourfold.compiler.record import Record
+from fourfold.compiler.pipeline.record import Record
 from op_cases import largest
 from scans import loop
 from simulated import FULL

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten
 
-from fourfold.compiler.dtypes import KINDS
+from fourfold.compiler.ir.dtypes import KINDS
 
 # Importing these modules forbids later changes of torch.backends' flags, and warns about optional packages.
 with mock.patch.object(torch.backends, "disable_global_flags", lambda: None), warnings.catch_warnings():

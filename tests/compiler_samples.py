@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from compiler_operators import OpInfo, SampleInput, tensors_of
-from fourfold.compiler.entry import backend
-from fourfold.compiler.record import Captured, Record
+from fourfold.compiler.pipeline.entry import backend
+from fourfold.compiler.pipeline.record import Captured, Record
 
 LOW = (torch.float16, torch.bfloat16, torch.complex32)
 # Results are compared with torch.testing's own tolerance for their dtype, which is widened for two reasons. A program

@@ -132,7 +132,7 @@ def _gpu_path(request: pytest.FixtureRequest) -> Iterator[None]:
 def _generators_agree(request: pytest.FixtureRequest) -> Iterator[None]:
     """Loop nests run compiled functions, from the first call on, unless a test is about loop nests. For a sample of
     each test's programs, interpreter and loop nests must give the same bits."""
-    from fourfold.compiler.nest import service
+    from fourfold.compiler.nest.jit import service
 
     if service.obstacle() or "nest" in request.node.path.name or "FOURFOLD_SIMULATED_PROGRAMS" in os.environ:
         yield
@@ -167,7 +167,7 @@ def collected() -> Iterator[None]:
     """For tests that count what their own calls leave to the garbage collector. Collects what earlier tests left until
     nothing is left, because that holds more objects by references that the collector doesn't see. The thread that
     compiles their nests, which creates cycles of its own, waits, and no call waits for it."""
-    from fourfold.compiler.nest import service
+    from fourfold.compiler.nest.jit import service
 
     with service.service.busy, mock.patch.object(options, "DEFAULT", "auto"):
         while gc.collect():
@@ -220,7 +220,7 @@ def whose(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     """Which runtime runs a compiled function's forward and backward: fourfold's autograd node, or AOTAutograd's
     wrappers."""
     from fourfold import _native
-    from fourfold.compiler import runtime
+    from fourfold.compiler.pipeline import runtime
 
     if request.param == "torch":
         monkeypatch.setattr(runtime, "obstacle", lambda *_: "a test asks for torch's runtime")

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fourfold.compiler.calling import Program
-from fourfold.compiler.codegen import write_program
-from fourfold.compiler.fused import Fused, fused_nodes
+from fourfold.compiler.lowering.codegen import write_program
+from fourfold.compiler.nodes.fused import Fused, fused_nodes
+from fourfold.compiler.pipeline.calling import Program
 
 
 def traced(function: Callable, *arguments: Tensor, dynamic: bool = False) -> GraphModule:

@@ -8,10 +8,22 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import compiled_code
-from fourfold.compiler.dtypes import BOOLEAN, FLOAT64
+from fourfold.compiler.ir.dtypes import BOOLEAN, FLOAT64
 from fourfold.compiler.nest.grid.layout import GridLayout
-from fourfold.compiler.nest.loops import INDEX, Constant, Grid, Kernel, Let, Loop, Operand, Ref, Statement, Store, When
-from fourfold.compiler.nest.plan import SIZES
+from fourfold.compiler.nest.ir.loops import (
+    INDEX,
+    Constant,
+    Grid,
+    Kernel,
+    Let,
+    Loop,
+    Operand,
+    Ref,
+    Statement,
+    Store,
+    When,
+)
+from fourfold.compiler.nest.ir.plan import SIZES
 
 ACCESS = re.compile(r"\b(LDG|STG)\.E(?:\.\w+)*?(?:\.(128|64|U16|S16|U8|S8))?(?:\.\w+)*\b")
 TRIGONOMETRIC = ("sin", "cos", "tan")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
-from fourfold.compiler import alone
+from fourfold.compiler.analysis import profitability
 
 # The package exports the pass function under this name.
 decompose = importlib.import_module("fourfold.compiler.passes.decompose")
@@ -16,7 +16,7 @@ decompose = importlib.import_module("fourfold.compiler.passes.decompose")
 @contextmanager
 def everything_in_programs() -> Iterator[None]:
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(alone, "slow", lambda node: None))
-        stack.enter_context(mock.patch.object(alone, "reason", lambda *given: None))
+        stack.enter_context(mock.patch.object(profitability, "slow", lambda node: None))
+        stack.enter_context(mock.patch.object(profitability, "reason", lambda *given: None))
         stack.enter_context(mock.patch.object(decompose, "has_fused_neighbour", lambda node: True))
         yield

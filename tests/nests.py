@@ -16,9 +16,10 @@ from torch import Tensor
 
 import fourfold
 from fourfold.compiler import options
-from fourfold.compiler.calling import Program
-from fourfold.compiler.dtypes import KINDS
-from fourfold.compiler.nest import reading, service
+from fourfold.compiler.ir.dtypes import KINDS
+from fourfold.compiler.nest.ir import reading
+from fourfold.compiler.nest.jit import service
+from fourfold.compiler.pipeline.calling import Program
 from program_cases import assert_same_bits
 from programs import HEAD
 

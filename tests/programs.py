@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy
 import torch
 
-from fourfold.compiler.calling import Program, ProgramByDispatcher
+from fourfold.compiler.pipeline.calling import Program, ProgramByDispatcher
 
 PATHS = [Program] if Program is ProgramByDispatcher else [Program, ProgramByDispatcher]
 HEAD = "fourfold program 1\n"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from fourfold.compiler.dtypes import KINDS
+from fourfold.compiler.ir.dtypes import KINDS
 from programs import HEAD
 
 DTYPES = {kind: dtype for dtype, kind in KINDS.items()}

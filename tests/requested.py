@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fourfold.compiler.nest.service import Service
+from fourfold.compiler.nest.jit.service import Service
 
 REQUESTED: set[tuple[str, str]] = set()
 answer = Service.answer_alone

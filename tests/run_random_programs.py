@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 import simulated_programs
-from fourfold.compiler.calling import Program
-from fourfold.compiler.nest import service
 from fourfold.compiler.nest.grid import builder, layout, online, rows
+from fourfold.compiler.nest.jit import service
+from fourfold.compiler.pipeline.calling import Program
 from programs import HEAD
 from random_programs import Generator, RandomProgram
 

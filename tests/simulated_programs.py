@@ -17,7 +17,7 @@ from unittest import mock
 
 import torch
 
-from fourfold.compiler.nest import service
+from fourfold.compiler.nest.jit import service
 from fourfold.devices import programs
 from fourfold.devices.runtime_compiler import CompilationError
 from simulated import BUILD, SANITIZERS, SIMULATORS, built, run

@@ -15,8 +15,8 @@ from torch import Tensor
 
 import fourfold
 from bitcode import LIBM_NAMES, BitcodeError, split
-from fourfold.compiler.calling import Program
-from fourfold.compiler.nest import bitcode
+from fourfold.compiler.nest.jit import bitcode
+from fourfold.compiler.pipeline.calling import Program
 from machine import INSTALLED, missing
 from special_values import special
 

@@ -12,8 +12,8 @@ import torch
 from torch.nn import functional as F
 
 from compiled import CASES, Case, assert_same, compiled, draw, programs_of, results_of
-from fourfold.compiler import runtime
-from fourfold.compiler.record import Record
+from fourfold.compiler.pipeline import runtime
+from fourfold.compiler.pipeline.record import Record
 from machine import FORK
 
 pytestmark = [

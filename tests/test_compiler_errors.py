@@ -12,9 +12,9 @@ from torch.nn import functional as F
 
 from compiled import compiled, programs_of
 from compiler_samples import module_of
-from fourfold.compiler.entry import backend
 from fourfold.compiler.lowering.supported_by_eager import eager_supports
-from fourfold.compiler.record import Record
+from fourfold.compiler.pipeline.entry import backend
+from fourfold.compiler.pipeline.record import Record
 
 pytestmark = pytest.mark.usefixtures("strict")
 

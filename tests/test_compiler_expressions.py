@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from compiled import compiled
-from fourfold.compiler.record import Record
+from fourfold.compiler.pipeline.record import Record
 
 SHAPES = ((4, 18), (18,), (4, 1), (1, 18), ())
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.int8, torch.bool, torch.bfloat16)

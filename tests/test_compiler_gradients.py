@@ -15,8 +15,8 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from compiled import assert_same, compiled, draw, programs_of, results_of
-from fourfold.compiler.compilation import Compilation
-from fourfold.compiler.record import Record
+from fourfold.compiler.pipeline.compilation import Compilation
+from fourfold.compiler.pipeline.record import Record
 
 pytestmark = [
     pytest.mark.usefixtures("strict"),

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from compiler_operators import ENTRIES, OpInfo
 from compiler_samples import module_of
-from fourfold.compiler.entry import backend
+from fourfold.compiler.pipeline.entry import backend
 
 DTYPES = (torch.bool, torch.int64, torch.float16, torch.float64, torch.complex64)
 INTERNAL = (

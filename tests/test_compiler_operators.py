@@ -17,7 +17,7 @@ import torch
 from compiled_functions import is_simulated
 from compiler_operators import ENTRIES, LEFT, WORSE, ZEROS_ON_GPU, OpInfo, SampleInput, chosen, left_to_torch
 from compiler_samples import Problem, expect_as_eager
-from fourfold.compiler.dtypes import KINDS
+from fourfold.compiler.ir.dtypes import KINDS
 from fourfold.devices.programs import WITHOUT_FLOAT64
 
 pytestmark = [

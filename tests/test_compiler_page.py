@@ -9,7 +9,7 @@ import torch
 
 from compiled import compiled
 from fourfold.compiler.options import Options
-from fourfold.compiler.record import Record
+from fourfold.compiler.pipeline.record import Record
 from machine import ROOT
 
 PAGE = (ROOT / "docs" / "compiler.md").read_text()

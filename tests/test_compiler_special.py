@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from compiled import assert_same, compiled, programs_of, results_of
 from compiler_samples import module_of
-from fourfold.compiler.entry import backend
-from fourfold.compiler.record import Record
+from fourfold.compiler.pipeline.entry import backend
+from fourfold.compiler.pipeline.record import Record
 
 pytestmark = pytest.mark.usefixtures("strict", "in_programs")
 LOW = (torch.bfloat16, torch.float16)

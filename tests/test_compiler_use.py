@@ -17,12 +17,13 @@ from torch import nn
 
 import fourfold
 from compiled import assert_same, compiled, draw, programs_of, results_of
-from fourfold.compiler import fallback, lowering, runtime
-from fourfold.compiler.calling import Program
-from fourfold.compiler.entry import backend
+from fourfold.compiler import lowering
 from fourfold.compiler.passes.epilogues import Epilogues
 from fourfold.compiler.passes.fuse import Fusion
-from fourfold.compiler.record import Record
+from fourfold.compiler.pipeline import fallback, runtime
+from fourfold.compiler.pipeline.calling import Program
+from fourfold.compiler.pipeline.entry import backend
+from fourfold.compiler.pipeline.record import Record
 from machine import ROOT
 
 pytestmark = [

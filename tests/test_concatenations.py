@@ -14,8 +14,9 @@ from torch.nn import functional as F
 import fourfold
 from compiled import assert_same, compiled, draw, programs_of, results_of
 from fourfold import _native
-from fourfold.compiler import parts, runtime
-from fourfold.compiler.record import Record
+from fourfold.compiler.analysis import parts
+from fourfold.compiler.pipeline import runtime
+from fourfold.compiler.pipeline.record import Record
 from nests import GENERATORS
 from operator_events import events
 

@@ -14,7 +14,7 @@ from torch import Tensor
 import fourfold
 from fourfold import _C
 from fourfold.cli import main
-from fourfold.compiler.nest import service
+from fourfold.compiler.nest.jit import service
 from machine import ROOT
 from nests import needs_nests
 

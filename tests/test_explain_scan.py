@@ -140,7 +140,7 @@ def test_a_scan_is_no_graph_break(tmp_path: Path) -> None:
 
 
 def test_a_nest_is_said_with_what_runs_until_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fourfold.compiler.nest.service.obstacle", lambda: "")
+    monkeypatch.setattr("fourfold.compiler.nest.jit.service.obstacle", lambda: "")
     monkeypatch.setenv("FOURFOLD_GENERATOR", "auto")
     xs = torch.randn(T, B, H, requires_grad=True)
     explanation, scan = explained(spiking, zeros(2), xs)
@@ -158,7 +158,7 @@ def test_a_nest_is_said_with_what_runs_until_it_is_there(monkeypatch: pytest.Mon
     assert scan.forward.loop.way == "stages"
     assert scan.forward.loop.reasons["nest"] == "as the environment variable FOURFOLD_GENERATOR says"
     monkeypatch.setenv("FOURFOLD_GENERATOR", "auto")
-    monkeypatch.setattr("fourfold.compiler.nest.service.obstacle", lambda: "llvmlite is not installed")
+    monkeypatch.setattr("fourfold.compiler.nest.jit.service.obstacle", lambda: "llvmlite is not installed")
     assert explained(spiking, zeros(2), xs)[1].forward.loop.reasons["nest"] == "llvmlite is not installed"
 
 
@@ -343,7 +343,7 @@ def test_the_command_shows_nests_of_scans(
     source += "def decayed(x):\n    return fourfold.scan(decay, torch.zeros(8), x)[1]\n"
     (tmp_path / "decaying_steps.py").write_text(source)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("fourfold.compiler.nest.service.obstacle", lambda: "")
+    monkeypatch.setattr("fourfold.compiler.nest.jit.service.obstacle", lambda: "")
     monkeypatch.setenv("FOURFOLD_GENERATOR", "auto")
     assert main(["explain", "decaying_steps:decayed", "--shapes", "20x8", "--nest", "c"]) == 0
     said = capsys.readouterr().out

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import fourfold
-from fourfold.compiler.calling import Program
+from fourfold.compiler.pipeline.calling import Program
 from programs import elementwise
 
 wide = pytest.mark.skipif(

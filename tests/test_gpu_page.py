@@ -6,7 +6,7 @@ import re
 
 import torch
 
-from fourfold.compiler.nest import metal
+from fourfold.compiler.nest.print import metal
 from machine import ROOT
 
 PAGE = (ROOT / "docs" / "gpu.md").read_text()

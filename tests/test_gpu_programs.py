@@ -14,8 +14,8 @@ import torch
 
 import fourfold
 from compiled_functions import FUNCTIONS, Function, is_simulated
-from fourfold.compiler.calling import Program
-from fourfold.compiler.nest.service import Service, number, service
+from fourfold.compiler.nest.jit.service import Service, number, service
+from fourfold.compiler.pipeline.calling import Program
 from fourfold.devices import programs
 from fourfold.scanning import capture
 from machine import devices

@@ -7,8 +7,20 @@ import math
 import pytest
 import torch
 
-from fourfold.compiler.dtypes import BOOLEAN, FLOAT32, FLOAT64, INT32
-from fourfold.compiler.ir import Axis, Output, Program, Value, amax, is_nan, maximum, minimum, operation, sqrt, where
+from fourfold.compiler.ir.dtypes import BOOLEAN, FLOAT32, FLOAT64, INT32
+from fourfold.compiler.ir.values import (
+    Axis,
+    Output,
+    Program,
+    Value,
+    amax,
+    is_nan,
+    maximum,
+    minimum,
+    operation,
+    sqrt,
+    where,
+)
 
 DIMS = ((0,),)
 

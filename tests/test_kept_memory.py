@@ -85,7 +85,7 @@ def test_threads(double) -> None:
 # As compiled functions call it, without the compilation.
 PROGRAM = f"""
 import torch, fourfold
-from fourfold.compiler.calling import Program
+from fourfold.compiler.pipeline.calling import Program
 text = {HEAD!r} + "axes a=x.0\\nx: float32 = input float32 [a]\\ny: float32 = exp x\\noutput y float32 [a]\\n"
 function = Program(text, "", 0)
 for _ in range(2):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fourfold.compiler.dtypes import BOOLEAN, FLOAT32
-from fourfold.compiler.ir import Axis, Number, Program, Value
+from fourfold.compiler.ir.dtypes import BOOLEAN, FLOAT32
+from fourfold.compiler.ir.values import Axis, Number, Program, Value
 from fourfold.compiler.lowering import POINTWISE, ROWS, Call, Operand
 from fourfold.compiler.lowering.call import Argument, Rounded, Truth, lowered
 

@@ -16,13 +16,14 @@ import pytest
 import torch
 
 from fourfold import _C
-from fourfold.compiler.calling import Program
-from fourfold.compiler.nest import c, service
-from fourfold.compiler.nest.build import NotCompiled, build
-from fourfold.compiler.nest.layout import Layout
-from fourfold.compiler.nest.llvm import TARGETS, level
-from fourfold.compiler.nest.loops import Nest
-from fourfold.compiler.nest.reading import read
+from fourfold.compiler.nest.cpu.build import NotCompiled, build
+from fourfold.compiler.nest.ir.layout import Layout
+from fourfold.compiler.nest.ir.loops import Nest
+from fourfold.compiler.nest.ir.reading import read
+from fourfold.compiler.nest.jit import service
+from fourfold.compiler.nest.print import c
+from fourfold.compiler.nest.print.llvm import TARGETS, level
+from fourfold.compiler.pipeline.calling import Program
 from nests import INTERPRETER, LLVM, OF_CHANNELS, SHORT, without_sizes
 from once import made_once
 from program_cases import SINE_AND_COSINE, assert_same_bits, programs

@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from fourfold.compiler.nest import cuda
 from fourfold.compiler.nest.grid.build import build
 from fourfold.compiler.nest.grid.layout import GridLayout
-from fourfold.compiler.nest.plan import NotCompiled, Plan
-from fourfold.compiler.nest.reading import read
+from fourfold.compiler.nest.ir.plan import NotCompiled, Plan
+from fourfold.compiler.nest.ir.reading import read
+from fourfold.compiler.nest.print import cuda
 from fourfold.explaining import nests
 from fourfold.explaining.data import Program
 from random_programs import Generator

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from fourfold.compiler.nest import metal
 from fourfold.compiler.nest.grid.build import build
 from fourfold.compiler.nest.grid.layout import GridLayout
-from fourfold.compiler.nest.loops import Grid
-from fourfold.compiler.nest.plan import NotCompiled
-from fourfold.compiler.nest.reading import read
+from fourfold.compiler.nest.ir.loops import Grid
+from fourfold.compiler.nest.ir.plan import NotCompiled
+from fourfold.compiler.nest.ir.reading import read
+from fourfold.compiler.nest.print import metal
 from programs import HEAD
 
 ELEMENTS = "grid elements rows=0 lanes=1 copies=1 group=1 each=0 split=0 wide=0:"

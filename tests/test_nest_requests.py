@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import fourfold
-from fourfold.compiler.calling import Program
-from fourfold.compiler.nest import service
-from fourfold.compiler.nest.service import Service
+from fourfold.compiler.nest.jit import service
+from fourfold.compiler.nest.jit.service import Service
+from fourfold.compiler.pipeline.calling import Program
 from nests import needs_nests
 from programs import HEAD
 
@@ -99,8 +99,8 @@ def test_a_large_layout_is_compiled_at_its_first_call(gate: Gate) -> None:
 
 SCRIPT = """
 import os, signal, sys, threading, time, torch, fourfold
-from fourfold.compiler.calling import Program
-from fourfold.compiler.nest import service
+from fourfold.compiler.pipeline.calling import Program
+from fourfold.compiler.nest.jit import service
 def program(op, generator="auto"):
     lines = ("axes a=x.0", "x: float32 = input float32 [a]", f"y: float32 = {op} x", "output y float32 [a]")
     return Program("\\n".join(("fourfold program 1", *lines)), op, service.number(generator))

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from fourfold import _C
-from fourfold.compiler.dtypes import NUMBERS
-from fourfold.compiler.nest import build, reading
-from fourfold.compiler.nest.layout import Layout
-from fourfold.compiler.nest.llvm import print_nest
-from fourfold.compiler.nest.llvm_lines import Target
+from fourfold.compiler.ir.dtypes import NUMBERS
+from fourfold.compiler.nest.cpu import build
+from fourfold.compiler.nest.ir import reading
+from fourfold.compiler.nest.ir.layout import Layout
+from fourfold.compiler.nest.print.llvm import print_nest
+from fourfold.compiler.nest.print.llvm_lines import Target
 from nests import OF_CHANNELS, SHORT, inputs_of
 from program_cases import programs
 

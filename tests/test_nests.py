@@ -17,10 +17,13 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch.nn import functional as F
 
 import fourfold
-from fourfold.compiler.calling import Program
-from fourfold.compiler.nest import build, c, cache, reading, service
-from fourfold.compiler.nest.cache import Cache
-from fourfold.compiler.nest.layout import Layout
+from fourfold.compiler.nest.cpu import build
+from fourfold.compiler.nest.ir import reading
+from fourfold.compiler.nest.ir.layout import Layout
+from fourfold.compiler.nest.jit import cache, service
+from fourfold.compiler.nest.jit.cache import Cache
+from fourfold.compiler.nest.print import c
+from fourfold.compiler.pipeline.calling import Program
 from nests import INTERPRETER, SHORT, compiled_so_far, expect_the_interpreters_bits, inputs_of, needs_nests
 from program_cases import assert_same_bits, programs
 from programs import HEAD
@@ -258,7 +261,7 @@ def test_another_generator_in_the_environment_is_refused(monkeypatch: pytest.Mon
 
 SCRIPT = """
 import os, sys, torch, fourfold
-from fourfold.compiler.nest import service
+from fourfold.compiler.nest.jit import service
 {before}
 def f(x):
     return torch.sin(x) * 2 + x
@@ -315,7 +318,7 @@ def test_a_level_without_vectors_has_no_nests() -> None:
 
 
 NO_COMPILER = """
-from fourfold.compiler.nest.engine import Engine
+from fourfold.compiler.nest.jit.engine import Engine
 def refuse(self, ir):
     raise AssertionError("compiled again")
 Engine.code = refuse
@@ -358,10 +361,12 @@ def test_a_failed_write_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_generators_that_changed_have_their_own_cache(tmp_path: Path) -> None:
-    copy = shutil.copytree(Path(cache.__file__).parent, tmp_path / "nest", ignore=shutil.ignore_patterns("__pycache__"))
+    copy = shutil.copytree(
+        Path(cache.__file__).parents[1], tmp_path / "nest", ignore=shutil.ignore_patterns("__pycache__")
+    )
     assert cache.generators(copy) == cache.generators()
     assert cache.generators() in Cache(tmp_path, "level", "compiler").common
-    for number, name in enumerate(("side_by_side.py", "grid/rows.py", "prelude.h")):
+    for number, name in enumerate(("cpu/side_by_side.py", "grid/rows.py", "print/prelude.h")):
         changed = shutil.copytree(copy, tmp_path / str(number))
         (changed / name).write_text((changed / name).read_text() + "\n")
         assert cache.generators(changed) != cache.generators()

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from compiled import compiled
-from fourfold.compiler.nest.build import build
-from fourfold.compiler.nest.layout import Layout
-from fourfold.compiler.nest.reading import read
+from fourfold.compiler.nest.cpu.build import build
+from fourfold.compiler.nest.ir.layout import Layout
+from fourfold.compiler.nest.ir.reading import read
 from nests import needs_nests
 
 pytestmark = needs_nests

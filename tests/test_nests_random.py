@@ -7,10 +7,10 @@ from unittest import mock
 
 import torch
 
-from fourfold.compiler.ir import Program
-from fourfold.compiler.nest import build
-from fourfold.compiler.nest.layout import ELEMENTS, ROWS, SHORT_ROWS, SIDE_BY_SIDE, Layout
-from fourfold.compiler.nest.loops import Nest
+from fourfold.compiler.ir.values import Program
+from fourfold.compiler.nest.cpu import build
+from fourfold.compiler.nest.ir.layout import ELEMENTS, ROWS, SHORT_ROWS, SIDE_BY_SIDE, Layout
+from fourfold.compiler.nest.ir.loops import Nest
 from nests import expect_the_interpreters_bits, needs_nests
 from random_programs import Generator
 

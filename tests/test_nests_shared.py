@@ -12,10 +12,10 @@ from torch.nn import functional as F
 
 import fourfold
 from compiled import compiled
-from fourfold.compiler.calling import Program
-from fourfold.compiler.fused import Fused, displayed
-from fourfold.compiler.nest import service
-from fourfold.compiler.record import Record
+from fourfold.compiler.nest.jit import service
+from fourfold.compiler.nodes.fused import Fused, displayed
+from fourfold.compiler.pipeline.calling import Program
+from fourfold.compiler.pipeline.record import Record
 from nests import compiled_so_far, needs_nests
 from program_cases import assert_same_bits
 from programs import HEAD

@@ -12,10 +12,11 @@ from torch.nn import functional as F
 
 import fourfold
 from compiled import compiled, programs_of
-from fourfold.compiler.calling import Program
-from fourfold.compiler.nest import build, service
-from fourfold.compiler.nest.layout import SIDE_BY_SIDE
-from fourfold.compiler.record import Record
+from fourfold.compiler.nest.cpu import build
+from fourfold.compiler.nest.ir.layout import SIDE_BY_SIDE
+from fourfold.compiler.nest.jit import service
+from fourfold.compiler.pipeline.calling import Program
+from fourfold.compiler.pipeline.record import Record
 from nests import OF_CHANNELS, drawn, expect_the_interpreters_bits, needs_nests
 from programs import HEAD
 

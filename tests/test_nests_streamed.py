@@ -7,7 +7,7 @@ import itertools
 import pytest
 import torch
 
-from fourfold.compiler.nest import service
+from fourfold.compiler.nest.jit import service
 from nests import expect_the_interpreters_bits, needs_nests
 from programs import HEAD
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from compiled import compiled
-from fourfold.compiler.fused import fused_nodes
-from fourfold.compiler.record import Record
-from fourfold.compiler.support import results_of
+from fourfold.compiler.analysis.support import results_of
+from fourfold.compiler.nodes.fused import fused_nodes
+from fourfold.compiler.pipeline.record import Record
 
 aten = torch.ops.aten
 BATCH_NORM = (

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from compiled import compiled, programs_of
-from fourfold.compiler.powers import MOST
-from fourfold.compiler.record import Record
+from fourfold.compiler.ir.powers import MOST
+from fourfold.compiler.pipeline.record import Record
 
 pytestmark = pytest.mark.usefixtures("strict")
 SPECIAL = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -3.7, 1e-3, -1e4)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fourfold import _native
-from fourfold.compiler.calling import Program, ProgramByDispatcher
+from fourfold.compiler.pipeline.calling import Program, ProgramByDispatcher
 from program_cases import SOFTMAX
 from programs import HEAD, PATHS, elementwise
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import fourfold
 from explained_scans import biquad, counting, spiking, twice
-from fourfold.compiler.nest.service import obstacle
+from fourfold.compiler.nest.jit.service import obstacle
 from fourfold.scanning import capture
 from scans import Generators, loop
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 import fourfold
-from fourfold.compiler.nest.service import obstacle
-from fourfold.compiler.nest.steps_of_rows import LONGEST
+from fourfold.compiler.nest.cpu.steps_of_rows import LONGEST
+from fourfold.compiler.nest.jit.service import obstacle
 from scans import Generators, loop, tensors
 
 T = 7

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 import fourfold
 from benchmarks.other_recurrences import OTHERS
 from benchmarks.recurrences import RECURRENCES, Recurrence, Scan, loop
-from fourfold.compiler.nest.service import obstacle
+from fourfold.compiler.nest.jit.service import obstacle
 
 pytestmark = pytest.mark.usefixtures("fresh_steps")
 EVERY = RECURRENCES | OTHERS

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import fourfold
 from assists import DENORMAL_OPERAND, UNDERFLOW, flags_of, with_flags
-from fourfold.compiler.calling import Program
+from fourfold.compiler.pipeline.calling import Program
 from machine import ROOT
 from programs import HEAD, elementwise
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from compiled import compiled
-from fourfold.compiler.calling import Program
-from fourfold.compiler.nest import service
+from fourfold.compiler.nest.jit import service
+from fourfold.compiler.pipeline.calling import Program
 from nests import GENERATORS, INTERPRETER, drawn, expect_the_interpreters_bits, needs_nests
 from program_cases import assert_same_bits
 from programs import HEAD

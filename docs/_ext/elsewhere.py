@@ -21,7 +21,7 @@ RULES = (
     (r"(collections\.abc|contextlib|os|pathlib)\.\w+", PYTHON + r"\1.html#\g<0>"),
 )
 # Type variables, and what only explain passes to the backend.
-PLAIN = {"fourfold.freezing.Model", "fourfold.scanning.scan.Carry", "fourfold.compiler.record.Record"}
+PLAIN = {"fourfold.freezing.Model", "fourfold.scanning.scan.Carry", "fourfold.compiler.pipeline.record.Record"}
 
 
 def resolve(

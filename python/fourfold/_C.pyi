@@ -26,8 +26,8 @@ def attach_nest(
     arg6: SupportsInt | SupportsIndex,
     /,
 ) -> None:
-    """attach_nest(text, layout, addresses, bytes_of_column, bytes_of_block, bytes_of_panel, sums): answers a request
-    with code for this CPU."""
+    """attach_nest(text, layout, addresses, bytes, bytes_of_column, bytes_of_panel, sums): answers a request with
+    code for this CPU."""
 
 def backends() -> dict[str, tuple[bool, str]]:
     """Each backend's name with (built, reason)."""
@@ -40,6 +40,12 @@ def cpu_capability() -> str:
 
 def dtypes() -> list[tuple[str, str, str, int, int]]:
     """Each dtype of programs: (torch's name, name in programs, computed type, ScalarType, bytes)."""
+
+def nest_arguments() -> list[str]:
+    """The first arguments of a nest's functions."""
+
+def nest_limits() -> dict[str, int]:
+    """Numbers that the library and the nests it calls agree on."""
 
 def next_nest(arg0: SupportsInt | SupportsIndex, /) -> tuple[str, str, str] | None:
     """next_nest(milliseconds): the (text, layout, target) of the next nest to compile, or None."""

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from fourfold._event import Event as Event
     from fourfold._optimize import optimize as optimize
     from fourfold._optimize import restore as restore
-    from fourfold.compiler.nest.service import wait_for_nests as wait_for_nests
+    from fourfold.compiler.nest.jit.service import wait_for_nests as wait_for_nests
     from fourfold.explaining import explain as explain
     from fourfold.freezing import freeze as freeze
     from fourfold.freezing import frozen as frozen
@@ -99,7 +99,7 @@ _LATER = {
     "save": "saving.save",
     "scan": "scanning",
     "unfreeze": "freezing",
-    "wait_for_nests": "compiler.nest.service",
+    "wait_for_nests": "compiler.nest.jit.service",
 }
 
 if not TYPE_CHECKING:  # type checkers don't evaluate it

@@ -10,14 +10,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from compiled import compiled, draw, results_of
-from fourfold.compiler.parts import MOST_STACKED
+from fourfold.compiler.analysis.parts import MOST_STACKED
 from fourfold.compiler.passes.by_parts import MOST_COMPUTED, by_parts
 from fourfold.compiler.passes.canonicalize import canonicalize
 from fourfold.compiler.passes.epilogues import epilogues
 from fourfold.compiler.passes.flatten import flatten
 from fourfold.compiler.passes.fuse import fuse
 from fourfold.compiler.passes.share import share
-from fourfold.compiler.record import Record
+from fourfold.compiler.pipeline.record import Record
 from graphs import assert_alike, operators, traced
 
 pytestmark = pytest.mark.filterwarnings("ignore:fourfold could not compute")

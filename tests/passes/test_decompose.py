@@ -12,8 +12,8 @@ from torch.fx import Graph, GraphModule
 from torch.nn import functional as F
 
 from compiled import compiled, draw
-from fourfold.compiler.record import Captured, Record
-from fourfold.compiler.tracing import kept_whole
+from fourfold.compiler.pipeline.record import Captured, Record
+from fourfold.compiler.pipeline.tracing import kept_whole
 
 # The package exports the pass function under this name.
 passes_decompose = importlib.import_module("fourfold.compiler.passes.decompose")

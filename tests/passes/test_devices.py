@@ -14,12 +14,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import fourfold.compiler
-from fourfold.compiler import alone
-from fourfold.compiler.calling import Program
-from fourfold.compiler.codegen import write_program
-from fourfold.compiler.fused import fused_nodes
+from fourfold.compiler.analysis import profitability
+from fourfold.compiler.lowering.codegen import write_program
+from fourfold.compiler.nodes.fused import fused_nodes
 from fourfold.compiler.passes.decompose import decompose
 from fourfold.compiler.passes.fuse import fuse
+from fourfold.compiler.pipeline.calling import Program
 from fourfold.devices import programs
 from graphs import operators, refusals
 
@@ -67,7 +67,7 @@ def test_a_layer_norm_alone_is_a_program_on_a_gpu() -> None:
 
     def is_left(function: object, device: str) -> bool:
         (group,) = fused_nodes(fused(function, device).graph)
-        return alone.reason(group.target.members) is not None
+        return profitability.reason(group.target.members) is not None
 
     assert not is_left(norm, "cuda") and is_left(softmax, "cuda") and not is_left(softmax, "cpu")
 
@@ -163,17 +163,13 @@ def test_a_reduction_of_one_number_is_torchs() -> None:
 def test_only_the_printers_of_kernels_name_families_of_devices() -> None:
     found = {path.relative_to(COMPILER).as_posix(): path.read_text("utf-8") for path in COMPILER.rglob("*.py")}
     assert len(found) > 50
-    assert {name for name, text in found.items() if FAMILY.search(text)} == {"nest/cuda.py", "nest/metal.py"}
+    assert {name for name, text in found.items() if FAMILY.search(text)} == {
+        "nest/print/cuda.py",
+        "nest/print/metal.py",
+    }
 
 
 def test_printers_are_short() -> None:
-    nest = COMPILER / "nest"
-    printers = [
-        nest / "c.py",
-        nest / "cuda.py",
-        nest / "metal.py",
-        nest / "grid" / "printer.py",
-        *nest.glob("llvm*.py"),
-    ]
-    assert len(printers) >= 7
+    printers = [*(COMPILER / "nest" / "print").glob("*.py")]
+    assert len(printers) >= 8
     assert not [path.name for path in printers if len(path.read_text("utf-8").splitlines()) > 400]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fourfold.compiler.fused import fused_nodes
+from fourfold.compiler.nodes.fused import fused_nodes
 from fourfold.compiler.passes.cleanup import clean_up
 from fourfold.compiler.passes.epilogues import FEWEST_COLUMNS, epilogues
 from fourfold.compiler.passes.fuse import fuse

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fourfold.compiler.fused import fused_nodes
+from fourfold.compiler.nodes.fused import fused_nodes
 from fourfold.compiler.options import Options
 from fourfold.compiler.passes.fuse import MOST_MEMBERS, fuse
 from graphs import assert_alike, operators, refusals, traced

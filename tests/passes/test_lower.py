@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from fourfold.compiler import lowering
-from fourfold.compiler.fused import fused_nodes
-from fourfold.compiler.ir import Program, Value
+from fourfold.compiler.ir.values import Program, Value
+from fourfold.compiler.nodes.fused import fused_nodes
 from fourfold.compiler.passes.epilogues import epilogues
 from fourfold.compiler.passes.fuse import fuse
 from fourfold.compiler.passes.lower import lower

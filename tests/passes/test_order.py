@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from fourfold.compiler import order
-from fourfold.compiler.order import Order
+from fourfold.compiler.analysis import order
+from fourfold.compiler.analysis.order import Order
 
 
 def reaches(graph: Order, start: int, end: int) -> bool:

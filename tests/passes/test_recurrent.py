@@ -15,9 +15,10 @@ from torch.fx import GraphModule
 from torch.utils.checkpoint import checkpoint
 
 from compiled import compiled, draw
-from fourfold.compiler import backend, capture
+from fourfold.compiler import backend
 from fourfold.compiler.passes.recurrent import recurrent
-from fourfold.compiler.record import Record
+from fourfold.compiler.pipeline import capture
+from fourfold.compiler.pipeline.record import Record
 from recurrent_layers import NEAR, captured, each_kind, made, state_of, targets_of
 
 pass_file = importlib.import_module("fourfold.compiler.passes.recurrent")  # the package exports the pass under it

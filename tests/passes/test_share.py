@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from compiled import compiled, draw
+from fourfold.compiler.nodes.recorder import layout
 from fourfold.compiler.passes.canonicalize import canonicalize
 from fourfold.compiler.passes.share import share
-from fourfold.compiler.recorder import layout
 from graphs import assert_alike, operators, traced
 
 x, y = draw(4, 6, gradient=False), draw(4, 6, seed=1, gradient=False)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fourfold.compiler.parts import flatten
+from fourfold.compiler.analysis.parts import flatten
 from fourfold.compiler.passes.cleanup import clean_up
 from fourfold.compiler.passes.sink_slices import sink_slices
 from graphs import assert_alike, operators, traced

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from compiled import compiled, draw
-from fourfold.compiler.record import Record
+from fourfold.compiler.pipeline.record import Record
 
 aten = torch.ops.aten
 PARTS = (aten.select_backward.default, aten.slice_backward.default)

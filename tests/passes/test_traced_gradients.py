@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import fourfold
 from compiled import assert_same, compiled, draw, results_of
 from fourfold.compiler.lowering.product_gradients import CUMPROD
-from fourfold.compiler.record import Captured, Record
+from fourfold.compiler.pipeline.record import Captured, Record
 from nests import needs_nests
 
 aten = torch.ops.aten

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from fourfold.compiler import in_place, passes
+from fourfold.compiler import passes
+from fourfold.compiler.analysis import in_place
 from graphs import traced
 
 pytestmark = pytest.mark.usefixtures("strict")

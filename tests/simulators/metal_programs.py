@@ -168,7 +168,7 @@ builder.GridBuilder.across_parts = across_parts
     ),
     "a wrong tensor": (
         """
-from fourfold.compiler.nest import metal
+from fourfold.compiler.nest.print import metal
 metal.Dialect.address = lambda self, index: metal.Expression(f"tensor_{index ^ (index < 2)}")
 """,
         Run("shifted"),
@@ -197,7 +197,7 @@ builder.GridBuilder.load = lambda self, value, offset, valid=None: before(self, 
     ),
     "a kernel that does not compile": (
         """
-from fourfold.compiler.nest import metal
+from fourfold.compiler.nest.print import metal
 metal.Dialect.address = lambda self, index: metal.Expression(f"tensors_{index}")
 """,
         Run("sums_of_columns"),

@@ -187,7 +187,7 @@ T folded(T* lane) {
 }
 
 // Four chains of lanes take whole groups of elements in turn, and the fourth one takes the remainder. Nests
-// (compiler/nest/stages.py) reduce in the same order.
+// (compiler/nest/cpu/stages.py) reduce in the same order.
 template <Operation operation, typename T, typename Total>
 Total reduced(int64_t count, const T* from) {
   Total lane[lanes];

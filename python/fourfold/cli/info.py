@@ -40,7 +40,7 @@ def loop_nests() -> str:
 
     if _native.PLAIN:
         return f"none, {_native.PLAIN}"
-    from fourfold.compiler.nest import bitcode, service
+    from fourfold.compiler.nest.jit import bitcode, service
 
     if service.obstacle():
         return f"none, {service.obstacle()}; the interpreter runs programs"

@@ -8,7 +8,7 @@ without a compiler.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fourfold.compiler.entry import backend as backend
+    from fourfold.compiler.pipeline.entry import backend as backend
 
 __all__ = ["backend"]
 
@@ -20,7 +20,7 @@ if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any name
         from fourfold import _native
 
         _native.expect_library('torch.compile(backend="fourfold")')
-        from fourfold.compiler.entry import backend
+        from fourfold.compiler.pipeline.entry import backend
 
         globals()["backend"] = backend
         return backend

@@ -35,7 +35,7 @@ class Language:
     obstacle: Callable[[], str | None]
 
     def module(self) -> ModuleType:
-        return importlib.import_module(f"fourfold.compiler.nest.{self.printer}")
+        return importlib.import_module(f"fourfold.compiler.nest.print.{self.printer}")
 
 
 # By the first word of a target in cuda/ and metal/.

@@ -28,7 +28,7 @@ class Box:
 @dataclass(frozen=True)
 class Program:
     """A fusion group. bytes: the bytes that it reads and writes; None if its sizes depend on data. layout: the layout
-    of its tensors in the example call (compiler/nest/layout.py, and nest/grid/layout.py for a GPU); empty if its sizes
+    of its tensors in the example call (compiler/nest/ir/layout.py, for a GPU nest/grid/layout.py); empty if its sizes
     depend on data. device: the type of the device that it runs on."""
 
     name: str

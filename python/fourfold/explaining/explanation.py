@@ -142,7 +142,7 @@ class Explanation:
         return self.printed("assembly", self.program(half, program, graph, scan))
 
     def printed(self, what: str, program: Program, prelude: bool = False) -> str:
-        from fourfold.compiler.nest.build import NotCompiled
+        from fourfold.compiler.nest.cpu.build import NotCompiled
         from fourfold.explaining import nests
 
         try:

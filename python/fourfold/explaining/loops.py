@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.fx import Node
 
 from fourfold import _C, _native
-from fourfold.compiler.compiled import Compiled
-from fourfold.compiler.fused import Fused, fused_nodes, results_of
-from fourfold.compiler.nest import service
-from fourfold.compiler.nest.build import NotCompiled
-from fourfold.compiler.nest.reading import read
-from fourfold.compiler.support import device_of
+from fourfold.compiler.analysis.support import device_of
+from fourfold.compiler.nest.cpu.build import NotCompiled
+from fourfold.compiler.nest.ir.reading import read
+from fourfold.compiler.nest.jit import service
+from fourfold.compiler.nodes.fused import Fused, fused_nodes, results_of
+from fourfold.compiler.pipeline.compiled import Compiled
 from fourfold.devices import programs
 from fourfold.explaining import nests
 from fourfold.explaining.data import counted, plural

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fourfold.compiler.nest import c, llvm, service
-from fourfold.compiler.nest.build import NotCompiled, build
+from fourfold.compiler.nest.cpu.build import NotCompiled, build
 from fourfold.compiler.nest.grid.build import build as build_grid
 from fourfold.compiler.nest.grid.layout import GridLayout, is_grid
-from fourfold.compiler.nest.layout import Layout
-from fourfold.compiler.nest.loops import Grid, Nest
-from fourfold.compiler.nest.reading import read
+from fourfold.compiler.nest.ir.layout import Layout
+from fourfold.compiler.nest.ir.loops import Grid, Nest
+from fourfold.compiler.nest.ir.reading import read
+from fourfold.compiler.nest.jit import service
+from fourfold.compiler.nest.print import c, llvm
 from fourfold.devices import programs as devices
 from fourfold.explaining.data import Program, grouped, plural
 

@@ -14,16 +14,16 @@ from torch.fx import GraphModule, Node
 from torch.fx.graph import dtype_abbrs
 
 from fourfold import _C
-from fourfold.compiler import record
-from fourfold.compiler.compiled import Compiled
-from fourfold.compiler.dtypes import NUMBERS
-from fourfold.compiler.fused import Fused, flat, fused_nodes
-from fourfold.compiler.in_place import COPY
+from fourfold.compiler.analysis.in_place import COPY
+from fourfold.compiler.analysis.parts import parts_of
+from fourfold.compiler.analysis.support import REFUSAL, device_of, has_effect
+from fourfold.compiler.analysis.views import VIEWS, has_hints, hint
+from fourfold.compiler.ir.dtypes import NUMBERS
 from fourfold.compiler.lowering import CONSTANT
 from fourfold.compiler.lowering.decompositions import late
-from fourfold.compiler.parts import parts_of
-from fourfold.compiler.support import REFUSAL, device_of, has_effect
-from fourfold.compiler.views import VIEWS, has_hints, hint
+from fourfold.compiler.nodes.fused import Fused, flat, fused_nodes
+from fourfold.compiler.pipeline import record
+from fourfold.compiler.pipeline.compiled import Compiled
 from fourfold.devices import programs
 from fourfold.explaining.data import Box, Graph, Half, Outside, Program, cut, plural
 

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from fourfold.explaining.data import Stage
 
 if TYPE_CHECKING:
-    from fourfold.compiler.record import Captured, Record
+    from fourfold.compiler.pipeline.record import Captured, Record
     from fourfold.scanning.record import Scan
 
 MOST_COMPILATIONS, COMPILATIONS_SECONDS = 3, 3.0  # after the first
@@ -103,7 +103,7 @@ def compiled(
     f: Function, call: Callable[[Function], list[float]], options: Settings, dynamic: bool | None
 ) -> Compilation:
     from fourfold.compiler import backend
-    from fourfold.compiler.record import Record
+    from fourfold.compiler.pipeline.record import Record
 
     record, whole, inside = Record(), [], []  # seconds of the backend calls, and of our passes in them
 

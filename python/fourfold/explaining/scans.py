@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.fx import Node
 from torch.utils import _pytree as pytree
 
-from fourfold.compiler.compiled import Compiled
-from fourfold.compiler.fused import fused_nodes
-from fourfold.compiler.loop import Loop
+from fourfold.compiler.nodes.fused import fused_nodes
+from fourfold.compiler.nodes.loop import Loop
 from fourfold.compiler.options import generator_of_environment
+from fourfold.compiler.pipeline.compiled import Compiled
 from fourfold.explaining import data, loops
 from fourfold.explaining.data import Kept, Operators, Program, ScanHalf, Tensors, grouped
 from fourfold.explaining.reading import (

@@ -11,9 +11,9 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.fx import GraphModule, Interpreter, Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
-from fourfold.compiler.fused import Fused
-from fourfold.compiler.loop import Loop
-from fourfold.compiler.views import memory_order
+from fourfold.compiler.analysis.views import memory_order
+from fourfold.compiler.nodes.fused import Fused
+from fourfold.compiler.nodes.loop import Loop
 
 DEPENDS_ON_DATA = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 FEWEST_OF_STAGES = 4  # steps, as in cpp/model/loop_step.cpp

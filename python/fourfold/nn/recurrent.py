@@ -20,7 +20,7 @@ def tensors_of(module: nn.Module, names: Sequence[str]) -> list[Tensor | None]:
     return [found[name] if name in found else getattr(module, name) for name in names]
 
 
-# fourfold.compiler.capture replaces both functions.
+# fourfold.compiler.pipeline.capture replaces both functions.
 def between_graphs(layer: Any, *arguments: Any) -> tuple[Any, Any]:
     """A call that Dynamo keeps out of graphs."""
     return layer.forward(*arguments)

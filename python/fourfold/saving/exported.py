@@ -11,12 +11,13 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import GraphModule, Node
 
-from fourfold.compiler import fallback, passes
+from fourfold.compiler import passes
 from fourfold.compiler.lowering import decompositions
 from fourfold.compiler.lowering.rounding_decompositions import rounding_as_eager
 from fourfold.compiler.options import Options
 from fourfold.compiler.passes.recurrent import FUNCTIONS, NAMES, Call, traced
-from fourfold.compiler.tracing import KEPT
+from fourfold.compiler.pipeline import fallback
+from fourfold.compiler.pipeline.tracing import KEPT
 from fourfold.saving.sequences import SCAN, compile_scans
 from fourfold.saving.steps import Unsaved
 from fourfold.saving.tensors import PLAIN

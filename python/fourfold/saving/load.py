@@ -118,7 +118,7 @@ def _usable(device: torch.device) -> torch.device:
 def _generator(device: torch.device) -> int:
     """The generator's number, -1 for torch's operators. Loop nests are compiled in the background if llvmlite is
     installed, and a GPU's kernels when a layout is first called."""
-    from fourfold.compiler.nest import service
+    from fourfold.compiler.nest.jit import service
     from fourfold.devices import programs
 
     return -1 if programs.obstacle(device.type) else service.number(device=device)

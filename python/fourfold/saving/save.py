@@ -13,7 +13,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx import GraphModule
 
 from fourfold import _C, _native
-from fourfold.compiler.in_place import COPY
+from fourfold.compiler.analysis.in_place import COPY
 from fourfold.saving import tree
 from fourfold.saving.exported import lowered
 from fourfold.saving.signature import Signature

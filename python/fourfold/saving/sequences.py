@@ -10,13 +10,13 @@ import torch
 from torch._guards import TracingContext, tracing
 from torch.fx import GraphModule, Node
 
-from fourfold.compiler import runtime
-from fourfold.compiler.compiled import Compiled
+from fourfold.compiler.analysis.support import is_tensor
+from fourfold.compiler.analysis.views import hint
+from fourfold.compiler.nodes.recorder import NotRecorded
+from fourfold.compiler.nodes.subgraph import Subgraph
 from fourfold.compiler.options import Options
-from fourfold.compiler.recorder import NotRecorded
-from fourfold.compiler.subgraph import Subgraph
-from fourfold.compiler.support import is_tensor
-from fourfold.compiler.views import hint
+from fourfold.compiler.pipeline import runtime
+from fourfold.compiler.pipeline.compiled import Compiled
 from fourfold.saving.steps import Unsaved
 from fourfold.scanning.capture import Call
 from fourfold.scanning.function import RunsInPython, check_states

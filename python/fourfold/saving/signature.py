@@ -11,7 +11,7 @@ from torch.export.graph_signature import ConstantArgument, InputKind, SymFloatAr
 from torch.fx import Node
 from torch.utils._sympy.functions import FloorDiv, Mod, PythonMod
 
-from fourfold.compiler.views import memory_order
+from fourfold.compiler.analysis.views import memory_order
 from fourfold.saving.steps import Unsaved, constant
 
 OPERATIONS = {FloorDiv: "/", Mod: "%", PythonMod: "%"}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch.fx import GraphModule
 
-from fourfold.compiler.fused import Fused
+from fourfold.compiler.nodes.fused import Fused
 from fourfold.compiler.passes.plan import COPYING, NeedsPython, Plan, Step, Writer
 from fourfold.saving.tensors import Stored
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fourfold.compiler.views import memory_order
+from fourfold.compiler.analysis.views import memory_order
 
 # safetensors' names.
 DTYPES = {

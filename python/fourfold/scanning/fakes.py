@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._python_dispatch import _disable_current_modes
 
-from fourfold.compiler.recorder import NotRecorded
+from fourfold.compiler.nodes.recorder import NotRecorded
 
 
 class Fakes:

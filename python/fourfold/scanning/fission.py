@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 import torch
 from torch.fx import Graph, Node
 
+from fourfold.compiler.analysis.support import is_computed, is_tensor
+from fourfold.compiler.analysis.views import PERMUTATIONS, hint, keys
 from fourfold.compiler.lowering import POINTWISE
-from fourfold.compiler.nest.steps_of_rows import LONGEST
-from fourfold.compiler.support import is_computed, is_tensor
-from fourfold.compiler.views import PERMUTATIONS, hint, keys
+from fourfold.compiler.nest.cpu.steps_of_rows import LONGEST
 
 aten = torch.ops.aten
 REDUCTIONS = (aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fourfold.compiler import runtime
-from fourfold.compiler.compiled import Compiled
+from fourfold.compiler.analysis.views import has_hints, hint
+from fourfold.compiler.nodes.recorder import NotRecorded
 from fourfold.compiler.options import Options
-from fourfold.compiler.recorder import NotRecorded
-from fourfold.compiler.views import has_hints, hint
+from fourfold.compiler.pipeline import runtime
+from fourfold.compiler.pipeline.compiled import Compiled
 from fourfold.scanning import record
 from fourfold.scanning.capture import Call, Captured
 from fourfold.scanning.fission import Kind, draws

@@ -12,13 +12,13 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from fourfold.compiler import passes
-from fourfold.compiler.compilation import Compilation
-from fourfold.compiler.in_place import is_new, is_returned
+from fourfold.compiler.analysis.in_place import is_new, is_returned
+from fourfold.compiler.analysis.support import is_tensor
 from fourfold.compiler.options import Options
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
 from fourfold.compiler.passes.rematerialize import forward_nodes
-from fourfold.compiler.record import Captured as Record
-from fourfold.compiler.support import is_tensor
+from fourfold.compiler.pipeline.compilation import Compilation
+from fourfold.compiler.pipeline.record import Captured as Record
 from fourfold.scanning.capture import Captured
 from fourfold.scanning.fission import Kind
 from fourfold.scanning.products import factor

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from fourfold.compiler import fallback
+from fourfold.compiler.analysis.support import is_tensor
 from fourfold.compiler.options import Options
-from fourfold.compiler.support import is_tensor
+from fourfold.compiler.pipeline import fallback
 from fourfold.scanning.capture import Call, Captured, is_differentiable
 from fourfold.scanning.function import RunsInPython, recurrence_of
 from fourfold.scanning.lines import line_of

@@ -9,7 +9,7 @@ import torch
 from torch.fx import Node
 from torch.utils._sympy import functions
 
-from fourfold.compiler.recorder import NotRecorded, Recorder
+from fourfold.compiler.nodes.recorder import NotRecorded, Recorder
 
 OPERATORS = {
     sympy.Add: operator.add,

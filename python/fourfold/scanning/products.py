@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, Node
 
+from fourfold.compiler.analysis.parts import CONCATENATION, SLICE
+from fourfold.compiler.analysis.sizes import Sizes
+from fourfold.compiler.analysis.support import is_tensor
+from fourfold.compiler.analysis.views import have_same_shape, hint, keys
 from fourfold.compiler.lowering.call import named
-from fourfold.compiler.nest.steps_of_rows import LONGEST
-from fourfold.compiler.parts import CONCATENATION, SLICE
+from fourfold.compiler.nest.cpu.steps_of_rows import LONGEST
+from fourfold.compiler.nodes.recorder import Recorder, numbers_of, rewritten
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
-from fourfold.compiler.recorder import Recorder, numbers_of, rewritten
-from fourfold.compiler.sizes import Sizes
-from fourfold.compiler.support import is_tensor
-from fourfold.compiler.views import have_same_shape, hint, keys
 from fourfold.scanning.fission import DTYPES, Kind, ancestors, kinds_of
 
 aten = torch.ops.aten

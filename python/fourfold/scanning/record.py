@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from fourfold.compiler.views import hint
+from fourfold.compiler.analysis.views import hint
 from fourfold.scanning import capture
 from fourfold.scanning.structure import Structure
 

@@ -14,8 +14,8 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import checkpoint
 
 from fourfold import _native, _onnx
-from fourfold.compiler import fallback
 from fourfold.compiler.options import Options
+from fourfold.compiler.pipeline import fallback
 from fourfold.scanning import capture, record
 from fourfold.scanning.function import RunsInPython, recurrence_of
 from fourfold.scanning.lines import hint_of_batch, line_of_error

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from fourfold.compiler.nest.steps_of_rows import IN_REGISTERS
-from fourfold.compiler.parts import SLICE
-from fourfold.compiler.views import PERMUTATIONS, RESHAPES
+from fourfold.compiler.analysis.parts import SLICE
+from fourfold.compiler.analysis.views import PERMUTATIONS, RESHAPES
+from fourfold.compiler.nest.cpu.steps_of_rows import IN_REGISTERS
 from fourfold.scanning.batching import Values
 from fourfold.scanning.fission import Fission, Place
 

@@ -1,6 +1,6 @@
 """Lowers torch's elementwise operators and reductions to operations of a program.
 
-Each is a formula on values (``ir.Value``), registered by ``pointwise`` if its arguments broadcast to the result and by
+Each is a formula on values of the IR, registered by ``pointwise`` if its arguments broadcast to the result and by
 ``rows`` if it reduces along some dimensions. The lowering made of it, in ``POINTWISE`` or ``ROWS``, is called with a
 ``Call`` and the node's arguments, tensors as ``Operand``; it returns the value of the result, or a tuple of values.
 ``CONSTANT`` has the operators whose result is filled with one number. ``refusal`` returns why torch has to run a call.

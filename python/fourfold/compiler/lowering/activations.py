@@ -6,8 +6,21 @@ import math
 
 import torch
 
-from fourfold.compiler.dtypes import FLOAT32
-from fourfold.compiler.ir import Value, erf, exp, expm1, is_nan, log1p, maximum, minimum, sigmoid, single, tanh, where
+from fourfold.compiler.ir.dtypes import FLOAT32
+from fourfold.compiler.ir.values import (
+    Value,
+    erf,
+    exp,
+    expm1,
+    is_nan,
+    log1p,
+    maximum,
+    minimum,
+    sigmoid,
+    single,
+    tanh,
+    where,
+)
 from fourfold.compiler.lowering.call import Argument, Call, Number, Operand, Rounded, Scalar, pointwise
 
 aten = torch.ops.aten

@@ -8,7 +8,8 @@ import math
 import torch
 from torch.fx import Node
 
-from fourfold.compiler.ir import Number, Value, copysign, is_nan, maximum, minimum, operation, where
+from fourfold.compiler.ir.powers import TORCHS, product
+from fourfold.compiler.ir.values import Number, Value, copysign, is_nan, maximum, minimum, operation, where
 from fourfold.compiler.lowering.call import (
     Argument,
     Call,
@@ -22,7 +23,6 @@ from fourfold.compiler.lowering.call import (
     pointwise,
     wrapped,
 )
-from fourfold.compiler.powers import TORCHS, product
 
 aten = torch.ops.aten
 trunc, to_nearest = operation("trunc"), operation("round")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
-from fourfold.compiler.dtypes import BOOLEAN, NARROW, ROUNDED, TYPES
-from fourfold.compiler.ir import Number, Program, Value
+from fourfold.compiler.ir.dtypes import BOOLEAN, NARROW, ROUNDED, TYPES
+from fourfold.compiler.ir.values import Number, Program, Value
 
 
 class NotFusable(Exception):

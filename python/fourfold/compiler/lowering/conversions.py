@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from fourfold.compiler.dtypes import INT64, ROUNDED
-from fourfold.compiler.ir import Value
+from fourfold.compiler.ir.dtypes import INT64, ROUNDED
+from fourfold.compiler.ir.values import Value
 from fourfold.compiler.lowering.call import CONSTANT, Argument, Call, Operand, pointwise
 
 aten, prims = torch.ops.aten, torch.ops.prims

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._prims_common import compute_elementwise_output_logical_to_physical_perm, suggest_memory_format
 
-from fourfold.compiler.iteration_space import reduced_dims
+from fourfold.compiler.analysis.iteration_space import reduced_dims
 from fourfold.compiler.lowering import foreach
 from fourfold.compiler.lowering.call import beyond
 from fourfold.compiler.lowering.supported_by_eager import eager_supports

@@ -6,8 +6,21 @@ import math
 
 import torch
 
-from fourfold.compiler.dtypes import FLOAT32, FLOAT64
-from fourfold.compiler.ir import Value, exp, exp2, is_nan, log, log1p, maximum, minimum, operation, sin, sqrt, where
+from fourfold.compiler.ir.dtypes import FLOAT32, FLOAT64
+from fourfold.compiler.ir.values import (
+    Value,
+    exp,
+    exp2,
+    is_nan,
+    log,
+    log1p,
+    maximum,
+    minimum,
+    operation,
+    sin,
+    sqrt,
+    where,
+)
 from fourfold.compiler.lowering.call import (
     Call,
     Formula,

@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from fourfold.compiler.dtypes import statistics_dtype
-from fourfold.compiler.iteration_space import covers_innermost
+from fourfold.compiler.analysis.iteration_space import covers_innermost
+from fourfold.compiler.analysis.views import hint
+from fourfold.compiler.ir.dtypes import statistics_dtype
 from fourfold.compiler.lowering.decompositions import LATE, LOW, computed, decomposes, is_empty, is_real
-from fourfold.compiler.views import hint
 
 aten = torch.ops.aten
 # With fewer elements of a channel in each of several images, torch's batch norm is faster. Measured with AVX2, trained,

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from fourfold.compiler.ir import Value, amax, exp, log, rsqrt, sum_, where
+from fourfold.compiler.ir.values import Value, amax, exp, log, rsqrt, sum_, where
 from fourfold.compiler.lowering.call import Number, rows
 from fourfold.compiler.lowering.reductions import center, count, variance
 

@@ -6,8 +6,8 @@ import math
 
 import torch
 
-from fourfold.compiler.dtypes import FLOAT32, FLOAT64
-from fourfold.compiler.ir import (
+from fourfold.compiler.ir.dtypes import FLOAT32, FLOAT64
+from fourfold.compiler.ir.values import (
     Value,
     all_,
     amax,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fourfold.compiler.dtypes import ROUNDED
+from fourfold.compiler.ir.dtypes import ROUNDED
 from fourfold.compiler.lowering.decompositions import (
     decomposes,
     decompositions,

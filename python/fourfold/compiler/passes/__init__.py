@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from torch.fx import GraphModule
 
-from fourfold.compiler.fallback import recovering
+from fourfold.compiler.analysis.support import REFUSAL
 from fourfold.compiler.passes.by_parts import by_parts
 from fourfold.compiler.passes.canonicalize import canonicalize
 from fourfold.compiler.passes.correct_dtypes import correct_dtypes
@@ -28,7 +28,7 @@ from fourfold.compiler.passes.share import share
 from fourfold.compiler.passes.sink_gather import sink_gather
 from fourfold.compiler.passes.sink_slices import sink_slices
 from fourfold.compiler.passes.stack_gradients import stack_gradients
-from fourfold.compiler.support import REFUSAL
+from fourfold.compiler.pipeline.fallback import recovering
 
 Pass = Callable[[GraphModule], GraphModule]
 

@@ -15,10 +15,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from fourfold.compiler.fallback import FAILED, visiting
-from fourfold.compiler.in_place import is_returned
-from fourfold.compiler.lowering import POINTWISE, ROWS
-from fourfold.compiler.parts import (
+from fourfold.compiler.analysis.in_place import is_returned
+from fourfold.compiler.analysis.parts import (
     CONCATENATION,
     MOST_STACKED,
     SELECT,
@@ -35,11 +33,22 @@ from fourfold.compiler.parts import (
     takes_pieces,
     whole,
 )
+from fourfold.compiler.analysis.sizes import Sizes
+from fourfold.compiler.analysis.support import REFUSAL, constant_of, is_computed, is_tensor, refuse
+from fourfold.compiler.analysis.views import (
+    EXPANSIONS,
+    PERMUTATIONS,
+    VIEWS,
+    is_one,
+    memory_order,
+    permutation,
+    same,
+    shape_of,
+)
+from fourfold.compiler.lowering import POINTWISE, ROWS
+from fourfold.compiler.nodes.recorder import NotRecorded, Recorder, is_alike, numbers_of
 from fourfold.compiler.passes.cleanup import eliminate_dead_code, sort
-from fourfold.compiler.recorder import NotRecorded, Recorder, is_alike, numbers_of
-from fourfold.compiler.sizes import Sizes
-from fourfold.compiler.support import REFUSAL, constant_of, is_computed, is_tensor, refuse
-from fourfold.compiler.views import EXPANSIONS, PERMUTATIONS, VIEWS, is_one, memory_order, permutation, same, shape_of
+from fourfold.compiler.pipeline.fallback import FAILED, visiting
 
 MOST_COMPUTED = 100  # operators, after the division
 

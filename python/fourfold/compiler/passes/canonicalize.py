@@ -7,10 +7,10 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.fx import GraphModule, Node
 
-from fourfold.compiler.fallback import visiting
+from fourfold.compiler.analysis.support import constant_of, is_computed, is_tensor
+from fourfold.compiler.analysis.views import have_same_shape, same, shape_of
 from fourfold.compiler.lowering import CONSTANT, POINTWISE
-from fourfold.compiler.support import constant_of, is_computed, is_tensor
-from fourfold.compiler.views import have_same_shape, same, shape_of
+from fourfold.compiler.pipeline.fallback import visiting
 
 ALIASES = (torch.ops.aten.alias.default, torch.ops.aten.detach.default)
 CONTIGUOUS_VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)

@@ -6,9 +6,9 @@ import heapq
 
 from torch.fx import Graph, GraphModule, Node
 
-from fourfold.compiler.fused import fused_nodes, remove_unread
-from fourfold.compiler.in_place import COPY, readers
-from fourfold.compiler.support import has_effect
+from fourfold.compiler.analysis.in_place import COPY, readers
+from fourfold.compiler.analysis.support import has_effect
+from fourfold.compiler.nodes.fused import fused_nodes, remove_unread
 
 
 def clean_up(module: GraphModule) -> GraphModule:

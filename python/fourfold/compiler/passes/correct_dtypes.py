@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from fourfold.compiler.dtypes import statistics_dtype
+from fourfold.compiler.ir.dtypes import statistics_dtype
 from fourfold.compiler.lowering.call import named
 
 aten = torch.ops.aten

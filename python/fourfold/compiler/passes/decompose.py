@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from fourfold.compiler import alone
-from fourfold.compiler.fallback import visiting
+from fourfold.compiler.analysis import profitability
+from fourfold.compiler.analysis.sizes import Sizes
+from fourfold.compiler.analysis.support import REFUSAL, is_computed, results_of
+from fourfold.compiler.analysis.views import VIEWS, has_hints, hint
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.lowering.decompositions import late
+from fourfold.compiler.nodes.recorder import Recorder, numbers_of, rewritten
 from fourfold.compiler.passes.sink_gather import RULES
-from fourfold.compiler.recorder import Recorder, numbers_of, rewritten
-from fourfold.compiler.sizes import Sizes
-from fourfold.compiler.support import REFUSAL, is_computed, results_of
-from fourfold.compiler.views import VIEWS, has_hints, hint
+from fourfold.compiler.pipeline.fallback import visiting
 
 aten = torch.ops.aten
 SEEN_THROUGH = VIEWS | {operator.getitem, aten.clone.default, aten.detach.default, aten.alias.default}
@@ -33,7 +33,7 @@ def decompose(module: GraphModule) -> GraphModule:
     while found:  # again for the neighbours of new pieces
         turn, found = sorted(found), set()
         for node in visiting(module, turn):
-            is_wanted = has_known_sizes(node) and (has_fused_neighbour(node) or alone.is_ours(node))
+            is_wanted = has_known_sizes(node) and (has_fused_neighbour(node) or profitability.is_ours(node))
             pieces = replaced(node, table, inputs) if is_wanted else None
             if pieces is not None:
                 left.remove(node)

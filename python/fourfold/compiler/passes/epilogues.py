@@ -9,15 +9,15 @@ import operator
 import torch
 from torch.fx import GraphModule, Node
 
-from fourfold.compiler.fallback import FAILED, visiting
-from fourfold.compiler.fused import Extraction, Fused, NotExtracted, replace, results_of
-from fourfold.compiler.ir import Dims
-from fourfold.compiler.iteration_space import reduced_dims, result_dims
-from fourfold.compiler.order import Units
-from fourfold.compiler.parts import CONCATENATION, STACK, parts_of
+from fourfold.compiler.analysis.iteration_space import reduced_dims, result_dims
+from fourfold.compiler.analysis.order import Units
+from fourfold.compiler.analysis.parts import CONCATENATION, STACK, parts_of
+from fourfold.compiler.analysis.support import REFUSAL, can_be_computed, can_be_held, can_be_read, refuse
+from fourfold.compiler.analysis.views import VIEWS, have_same_shape, hint, is_one, shape_of
+from fourfold.compiler.ir.values import Dims
+from fourfold.compiler.nodes.fused import Extraction, Fused, NotExtracted, replace, results_of
 from fourfold.compiler.passes.cleanup import clean_up
-from fourfold.compiler.support import REFUSAL, can_be_computed, can_be_held, can_be_read, refuse
-from fourfold.compiler.views import VIEWS, have_same_shape, hint, is_one, shape_of
+from fourfold.compiler.pipeline.fallback import FAILED, visiting
 
 SUM = torch.ops.aten.sum.dim_IntList
 MOST_PARTS = 64  # of a concatenation

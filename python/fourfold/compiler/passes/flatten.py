@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from fourfold.compiler.fallback import visiting
-from fourfold.compiler.parts import CONCATENATION, STACK, Joined, joined, parts_of
+from fourfold.compiler.analysis.parts import CONCATENATION, STACK, Joined, joined, parts_of
+from fourfold.compiler.analysis.sizes import Sizes
+from fourfold.compiler.analysis.support import REFUSAL
+from fourfold.compiler.analysis.views import PERMUTATIONS, permutation, shape_of
+from fourfold.compiler.nodes.recorder import Recorder, numbers_of, rewritten
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
-from fourfold.compiler.recorder import Recorder, numbers_of, rewritten
-from fourfold.compiler.sizes import Sizes
-from fourfold.compiler.support import REFUSAL
-from fourfold.compiler.views import PERMUTATIONS, permutation, shape_of
+from fourfold.compiler.pipeline.fallback import visiting
 
 MOST = 4  # parts: joins of many short ones cost more than a copy
 

@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import GraphModule, Node
 
-from fourfold.compiler.fallback import FAILED, visiting
-from fourfold.compiler.fused import Extraction, NotExtracted, call
-from fourfold.compiler.ir import Dims
-from fourfold.compiler.iteration_space import IterationSpace, Pairs, along, covers_innermost, reduced_dims
+from fourfold.compiler.analysis.iteration_space import IterationSpace, Pairs, along, covers_innermost, reduced_dims
+from fourfold.compiler.analysis.order import Units
+from fourfold.compiler.analysis.parts import CONCATENATION, STACK, parts_of
+from fourfold.compiler.analysis.support import REFUSAL, can_be_computed, device_of, is_computed, is_tensor, refuse
+from fourfold.compiler.analysis.views import VIEWS, has_hints, have_same_shape, hint, memory_order, shape_of
+from fourfold.compiler.ir.values import Dims
 from fourfold.compiler.lowering import POINTWISE, ROWS
-from fourfold.compiler.order import Units
-from fourfold.compiler.parts import CONCATENATION, STACK, parts_of
+from fourfold.compiler.nodes.fused import Extraction, NotExtracted, call
 from fourfold.compiler.passes.by_parts import leads_on
 from fourfold.compiler.passes.cleanup import clean_up, eliminate_dead_code
-from fourfold.compiler.support import REFUSAL, can_be_computed, device_of, is_computed, is_tensor, refuse
-from fourfold.compiler.views import VIEWS, has_hints, have_same_shape, hint, memory_order, shape_of
+from fourfold.compiler.pipeline.fallback import FAILED, visiting
 
 MOST_MEMBERS = 200  # of a group, whose values have to fit into the L1 cache
 COPIES = (torch.ops.aten.clone.default,)

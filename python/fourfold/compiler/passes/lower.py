@@ -6,16 +6,16 @@ import logging
 
 from torch.fx import GraphModule
 
-from fourfold.compiler import alone, in_place
-from fourfold.compiler.calling import Program
-from fourfold.compiler.codegen import write_program
-from fourfold.compiler.concatenations import concatenations
-from fourfold.compiler.fallback import FAILED, report, visiting
-from fourfold.compiler.fused import Fused, fused_nodes, inline
+from fourfold.compiler.analysis import in_place, profitability
+from fourfold.compiler.analysis.concatenations import concatenations
+from fourfold.compiler.analysis.support import device_of
 from fourfold.compiler.lowering import NotFusable
-from fourfold.compiler.nest import service
+from fourfold.compiler.lowering.codegen import write_program
+from fourfold.compiler.nest.jit import service
+from fourfold.compiler.nodes.fused import Fused, fused_nodes, inline
 from fourfold.compiler.options import Options
-from fourfold.compiler.support import device_of
+from fourfold.compiler.pipeline.calling import Program
+from fourfold.compiler.pipeline.fallback import FAILED, report, visiting
 
 log = logging.getLogger("fourfold.compiler")
 IN_LOOP = "in loop"  # in the meta of a loop's body, where even a single operator becomes a program
@@ -32,7 +32,7 @@ def lower(module: GraphModule) -> GraphModule:
             continue
         fused = node.target
         is_wanted = node in updating or module.meta.get(IN_LOOP, False)
-        why = None if is_wanted else alone.reason(fused.members)
+        why = None if is_wanted else profitability.reason(fused.members)
         if why is not None:
             inline(node, why)
             continue

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import GraphModule, Node
 
-from fourfold.compiler import in_place
-from fourfold.compiler.concatenations import concatenations, lengths_of
-from fourfold.compiler.fused import Fused, results_of
-from fourfold.compiler.loop import Loop
+from fourfold.compiler.analysis import in_place
+from fourfold.compiler.analysis.concatenations import concatenations, lengths_of
+from fourfold.compiler.analysis.parts import parts_of
+from fourfold.compiler.analysis.support import is_tensor
+from fourfold.compiler.analysis.views import has_hints, memory_order
 from fourfold.compiler.lowering import CONSTANT, POINTWISE
-from fourfold.compiler.parts import parts_of
-from fourfold.compiler.subgraph import Subgraph
-from fourfold.compiler.support import is_tensor
-from fourfold.compiler.views import has_hints, memory_order
+from fourfold.compiler.nodes.fused import Fused, results_of
+from fourfold.compiler.nodes.loop import Loop
+from fourfold.compiler.nodes.subgraph import Subgraph
 
 Step = tuple[str, object, object, list[int]]  # as cpp/bindings/steps.cpp takes them
 

@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 from fourfold import functional as F
 from fourfold._optimize.layers import is_plain
 from fourfold._optimize.limits import over_limits, why_no_kernel
-from fourfold.compiler.support import REFUSAL
+from fourfold.compiler.analysis.support import REFUSAL
 from fourfold.nn.lstm_gru import in_torchs_dtype
 from fourfold.nn.recurrent import run_layers
 

@@ -8,12 +8,12 @@ import operator
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from fourfold.compiler.alone import computes_nothing
+from fourfold.compiler.analysis.parts import SELECT, SLICE, SPLITS, UNBIND, joined
+from fourfold.compiler.analysis.profitability import computes_nothing
+from fourfold.compiler.analysis.support import is_computed
+from fourfold.compiler.analysis.views import VIEWS, has_hints, hint
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
-from fourfold.compiler.parts import SELECT, SLICE, SPLITS, UNBIND, joined
 from fourfold.compiler.passes.by_parts import parting_of_slices
-from fourfold.compiler.support import is_computed
-from fourfold.compiler.views import VIEWS, has_hints, hint
 
 MOST_STEPS = 64  # recomputed for one value
 FEW = 8  # an operand so many times smaller than the value, such as a row's deviation, is saved, not recomputed

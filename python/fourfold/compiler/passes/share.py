@@ -12,14 +12,14 @@ from collections.abc import Callable
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_flatten
 
-from fourfold.compiler.fallback import visiting
-from fourfold.compiler.in_place import is_returned
+from fourfold.compiler.analysis.in_place import is_returned
+from fourfold.compiler.analysis.parts import SELECT, SLICE
+from fourfold.compiler.analysis.support import is_computed, is_tensor
+from fourfold.compiler.analysis.views import RESHAPES, VIEWS
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
-from fourfold.compiler.parts import SELECT, SLICE
+from fourfold.compiler.nodes.recorder import layout
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
-from fourfold.compiler.recorder import layout
-from fourfold.compiler.support import is_computed, is_tensor
-from fourfold.compiler.views import RESHAPES, VIEWS
+from fourfold.compiler.pipeline.fallback import visiting
 
 SHARED = (POINTWISE, ROWS, VIEWS, CONSTANT, (SLICE, SELECT))
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from fourfold.compiler.fallback import visiting
+from fourfold.compiler.analysis.support import REFUSAL, is_computed
+from fourfold.compiler.analysis.views import VIEWS, is_one, same, shape_of
 from fourfold.compiler.lowering import POINTWISE, ROWS
-from fourfold.compiler.recorder import Recorder, numbers_of, rewritten
-from fourfold.compiler.support import REFUSAL, is_computed
-from fourfold.compiler.views import VIEWS, is_one, same, shape_of
+from fourfold.compiler.nodes.recorder import Recorder, numbers_of, rewritten
+from fourfold.compiler.pipeline.fallback import visiting
 
 aten = torch.ops.aten
 GATHER = aten.gather.default

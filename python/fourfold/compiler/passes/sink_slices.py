@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
-from fourfold.compiler.alone import words
-from fourfold.compiler.fallback import visiting
-from fourfold.compiler.in_place import is_returned
+from fourfold.compiler.analysis.in_place import is_returned
+from fourfold.compiler.analysis.parts import CONCATENATION, SLICE, pieces
+from fourfold.compiler.analysis.profitability import words
+from fourfold.compiler.analysis.support import REFUSAL, is_computed, is_tensor, refuse
+from fourfold.compiler.analysis.views import VIEWS, is_one, shape_of
 from fourfold.compiler.lowering import POINTWISE, ROWS
-from fourfold.compiler.parts import CONCATENATION, SLICE, pieces
+from fourfold.compiler.nodes.recorder import NotRecorded, Recorder, numbers_of
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
-from fourfold.compiler.recorder import NotRecorded, Recorder, numbers_of
-from fourfold.compiler.support import REFUSAL, is_computed, is_tensor, refuse
-from fourfold.compiler.views import VIEWS, is_one, shape_of
+from fourfold.compiler.pipeline.fallback import visiting
 
 # Operators that take a processor less time than reading their result again.
 CHEAP = words("""

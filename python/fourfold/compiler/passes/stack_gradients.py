@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from fourfold.compiler.fallback import visiting
+from fourfold.compiler.analysis.parts import Parting, are_worthwhile
+from fourfold.compiler.analysis.ranges import END, Piece, Ranges
+from fourfold.compiler.analysis.sizes import Sizes
+from fourfold.compiler.analysis.support import REFUSAL, is_computed, is_tensor
+from fourfold.compiler.analysis.views import VIEWS, have_same_shape, same
 from fourfold.compiler.lowering import POINTWISE
-from fourfold.compiler.parts import Parting, are_worthwhile
+from fourfold.compiler.nodes.recorder import Recorder, numbers_of, rewritten
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
-from fourfold.compiler.ranges import END, Piece, Ranges
-from fourfold.compiler.recorder import Recorder, numbers_of, rewritten
-from fourfold.compiler.sizes import Sizes
-from fourfold.compiler.support import REFUSAL, is_computed, is_tensor
-from fourfold.compiler.views import VIEWS, have_same_shape, same
+from fourfold.compiler.pipeline.fallback import visiting
 
 aten = torch.ops.aten
 ADD = aten.add.Tensor

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from fourfold.compiler.ir import Program
+from fourfold.compiler.ir.values import Program
+from fourfold.compiler.nest.cpu.steps_of_rows import IN_REGISTERS
 from fourfold.compiler.nest.grid.builder import GridBuilder, first_number
 from fourfold.compiler.nest.grid.columns import Finish, SumsOfChunks
 from fourfold.compiler.nest.grid.elements import Elements
 from fourfold.compiler.nest.grid.layout import COLUMNS, ELEMENTS, ROWS, SIDE_BY_SIDE, GridLayout
 from fourfold.compiler.nest.grid.rows import Rows
 from fourfold.compiler.nest.grid.split_rows import SplitRows
-from fourfold.compiler.nest.loops import Grid
-from fourfold.compiler.nest.plan import ELEMENT, NotCompiled, Plan
-from fourfold.compiler.nest.steps_of_rows import IN_REGISTERS
+from fourfold.compiler.nest.ir.loops import Grid
+from fourfold.compiler.nest.ir.plan import ELEMENT, NotCompiled, Plan
 
 MOST_SHARED = 48 * 1024  # bytes per block; a printer refuses what its own target has no room for
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from fourfold.compiler.dtypes import BOOLEAN, INT64
-from fourfold.compiler.ir import Value
+from fourfold.compiler.ir.dtypes import BOOLEAN, INT64
+from fourfold.compiler.ir.values import Value
 from fourfold.compiler.nest.grid.layout import GridLayout
-from fourfold.compiler.nest.layout import BROADCAST, UNIT
-from fourfold.compiler.nest.loops import INDEX, POINTER, Barrier, Constant, Kernel, Operand, Ref, Store, When, Writer
-from fourfold.compiler.nest.plan import COMBINED, ELEMENT, NUMBER, ROW, Plan, Slot, identity
+from fourfold.compiler.nest.ir.layout import BROADCAST, UNIT
+from fourfold.compiler.nest.ir.loops import INDEX, POINTER, Barrier, Constant, Kernel, Operand, Ref, Store, When, Writer
+from fourfold.compiler.nest.ir.plan import COMBINED, ELEMENT, NUMBER, ROW, Plan, Slot, identity
 
 # The numbers that a call passes: cpp/program/grid.cpp has the same order. After them come each axis' size, each axis'
 # stride by tensor, for a loop over steps their count and each tensor's stride, and each input that is a number.

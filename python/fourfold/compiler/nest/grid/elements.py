@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fourfold.compiler.ir import Value
+from fourfold.compiler.ir.values import Value
+from fourfold.compiler.nest.cpu.steps_of_rows import LoopOverSteps
 from fourfold.compiler.nest.grid.builder import GridBuilder, Place
 from fourfold.compiler.nest.grid.layout import GridLayout
-from fourfold.compiler.nest.layout import BROADCAST
-from fourfold.compiler.nest.loops import INDEX, Constant, Kernel, Operand, Ref
-from fourfold.compiler.nest.plan import Plan, Slot
-from fourfold.compiler.nest.steps_of_rows import LoopOverSteps
+from fourfold.compiler.nest.ir.layout import BROADCAST
+from fourfold.compiler.nest.ir.loops import INDEX, Constant, Kernel, Operand, Ref
+from fourfold.compiler.nest.ir.plan import Plan, Slot
 
 THREADS = 256  # cpp/program/grid.cpp has the same number
 

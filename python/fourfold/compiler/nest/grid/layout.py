@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fourfold.compiler.nest.layout import UNIT, Steps, act_as_one
+from fourfold.compiler.nest.ir.layout import UNIT, Steps, act_as_one
 
 # How threads split the work: by elements; by rows, with a row's threads along its columns; by rows that are adjacent in
 # memory, with the threads along the rows; or by columns, which are summed over the rows.

@@ -6,10 +6,10 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Sequence
 
-from fourfold.compiler.dtypes import BOOLEAN
-from fourfold.compiler.ir import Value
+from fourfold.compiler.ir.dtypes import BOOLEAN
+from fourfold.compiler.ir.values import Value
 from fourfold.compiler.nest.grid.builder import Place
-from fourfold.compiler.nest.loops import Constant, Operand, Ref, Writer
+from fourfold.compiler.nest.ir.loops import Constant, Operand, Ref, Writer
 
 
 class OnlinePart(abc.ABC):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fourfold.compiler.ir import Value
+from fourfold.compiler.ir.values import Value
 from fourfold.compiler.nest.grid.builder import (
     LANES_OF_GROUP,
     GridBuilder,
@@ -15,10 +15,10 @@ from fourfold.compiler.nest.grid.builder import (
 )
 from fourfold.compiler.nest.grid.layout import SIDE_BY_SIDE, GridLayout
 from fourfold.compiler.nest.grid.online import KINDS, OnlinePart
-from fourfold.compiler.nest.layout import BROADCAST
-from fourfold.compiler.nest.loops import INDEX, Constant, Kernel, Operand, Ref, Store
-from fourfold.compiler.nest.online import OnlineSum
-from fourfold.compiler.nest.plan import ROW, Plan, Slot, identity
+from fourfold.compiler.nest.ir.layout import BROADCAST
+from fourfold.compiler.nest.ir.loops import INDEX, Constant, Kernel, Operand, Ref, Store
+from fourfold.compiler.nest.ir.online import OnlineSum
+from fourfold.compiler.nest.ir.plan import ROW, Plan, Slot, identity
 
 LEAST_THREADS = 256  # of a block: cpp/program/grid.cpp has the same number
 THREADS_OF_ROWS = 128  # of a block of rows that 32 threads or fewer share; likewise

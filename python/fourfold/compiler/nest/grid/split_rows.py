@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from fourfold.compiler.dtypes import INT64
-from fourfold.compiler.ir import Value
+from fourfold.compiler.ir.dtypes import INT64
+from fourfold.compiler.ir.values import Value
 from fourfold.compiler.nest.grid.builder import CHUNK, CHUNKS
 from fourfold.compiler.nest.grid.layout import GridLayout
 from fourfold.compiler.nest.grid.online import OnlinePart
 from fourfold.compiler.nest.grid.rows import Rows
-from fourfold.compiler.nest.loops import Constant, Kernel, Operand, Ref, Store
-from fourfold.compiler.nest.online import OnlineSum
-from fourfold.compiler.nest.plan import ROW, Plan, identity
+from fourfold.compiler.nest.ir.loops import Constant, Kernel, Operand, Ref, Store
+from fourfold.compiler.nest.ir.online import OnlineSum
+from fourfold.compiler.nest.ir.plan import ROW, Plan, identity
 
 
 class SplitRows(Rows):

@@ -1,0 +1,1 @@
+"""The IR of programs: ``values`` are hash-consed and folded as they are written."""

@@ -1,0 +1,1 @@
+"""Builds the loop nests of CPUs: loops over explicit vectors."""

@@ -1,0 +1,272 @@
+"""Builds the loop nest of a program for a layout. Threads split the elements, whole rows, the columns of each row, or
+rows of few columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from fourfold.compiler.ir.dtypes import BOOLEAN, INT32, INT64
+from fourfold.compiler.ir.values import Program, Value
+from fourfold.compiler.nest.cpu.builder import REDUCTION_BLOCK, SLACK, across, fixed_bytes
+from fourfold.compiler.nest.cpu.odometer import Odometer
+from fourfold.compiler.nest.cpu.short_rows import ShortRows
+from fourfold.compiler.nest.cpu.side_by_side import SideBySide
+from fourfold.compiler.nest.cpu.stages import Stages
+from fourfold.compiler.nest.cpu.steps import check_steps
+from fourfold.compiler.nest.cpu.steps_of_rows import StepsOfNumbers, StepsSideBySide, are_numbers, write_row
+from fourfold.compiler.nest.cpu.vectors import Place
+from fourfold.compiler.nest.ir.layout import COLUMNS, ELEMENTS, ROWS, SHORT_ROWS, SIDE_BY_SIDE, Layout
+from fourfold.compiler.nest.ir.loops import (
+    BEGIN,
+    END,
+    POINTER,
+    Constant,
+    Function,
+    Nest,
+    Operand,
+    Ref,
+    Store,
+    Transpose,
+)
+from fourfold.compiler.nest.ir.plan import NUMBER, ROW, SIZES, NotCompiled, Plan, identity, total_type
+
+InPanels = Callable[["dict[int, Ref]", Operand], "dict[int, Ref]"]
+
+
+def build(program: Program, layout: Layout, lanes: int) -> Nest:
+    """lanes: how many a float32 vector of the target has. Raises NotCompiled."""
+    plan = Plan(program)
+    lanes = lanes_of(plan, layout, lanes)
+    check(layout)
+    functions = [once(plan, layout, lanes)]
+    if layout.steps is not None:
+        check_steps(plan, layout)
+    if layout.steps is not None and are_numbers(plan):
+        functions = [None, Shared("elements", plan, layout, lanes).numbers()]
+    elif layout.split == ELEMENTS:
+        functions.append(Shared("elements", plan, layout, lanes).elements())
+    elif layout.split == SHORT_ROWS and ShortRows.suits(plan, layout):
+        functions.append(ShortRows("short_rows", plan, layout, lanes).short_rows())
+    elif layout.split == SIDE_BY_SIDE:
+        functions.append(SideBySide("side_by_side", plan, layout, lanes).side_by_side())
+    elif layout.steps is not None and layout.transposed is not None:
+        functions.append(StepsSideBySide("rows", plan, layout, lanes).short_rows())
+    elif layout.split in (ROWS, SHORT_ROWS):
+        functions.append(Shared("rows", plan, layout, lanes).rows())
+    else:
+        for stage in range(plan.stages):
+            functions.append(Shared(f"columns_{stage}", plan, layout, lanes).columns(stage))
+            functions.append(Shared(f"combine_{stage}", plan, layout, lanes).combine(stage))
+    sums = sum(len(plan.sums(stage)) for stage in range(plan.stages))
+    panel = sum(SIZES[slot.kind] for slot in across(plan, layout))
+    return Nest(functions, lanes, fixed_bytes(plan, layout, lanes), plan.bytes_of_column, panel, sums)
+
+
+def lanes_of(plan: Plan, layout: Layout, lanes: int) -> int:
+    """Twice as many if all tensors are of bytes: LLVM narrows their operations from 32 bits where it can. Not along
+    several axes, whose ends are masked: masked bytes take an instruction for each lane."""
+    is_flat = layout.split == ELEMENTS and layout.axes == 1 and layout.steps is None
+    are_bytes = all(SIZES[slot.kind] == 1 for slot in (*plan.inputs, *plan.outputs))
+    are_integers = all(value.type in (INT32, BOOLEAN) for value in plan.values)
+    return 2 * lanes if is_flat and are_bytes and are_integers else lanes
+
+
+def check(layout: Layout) -> None:
+    if layout.transposed is None or layout.split in (ELEMENTS, SHORT_ROWS, SIDE_BY_SIDE) or layout.steps is not None:
+        return
+    if layout.split == COLUMNS or layout.transposed != layout.rows - 1 or layout.axes - layout.rows > 1:
+        raise NotCompiled("rows that are not contiguous in a tensor and that threads or axes share")
+
+
+def once(plan: Plan, layout: Layout, lanes: int) -> Function | None:
+    """The function that stores the outputs of one number, once a call."""
+    outputs = [slot for slot in plan.outputs if slot.level == NUMBER and not slot.is_column_sum]
+    if not outputs:
+        return None
+    builder = Shared("once", plan, layout, lanes)
+    for slot in outputs:
+        builder.store_scalar(slot, builder.base[slot.index])
+    return builder.function
+
+
+class Shared(Stages):
+    """Loops whose iterations threads split."""
+
+    def elements(self) -> Function:
+        """begin and end: elements if there is one axis, otherwise chunks of the innermost axis across all others."""
+        if len(self.column_axes) == 1:
+            count = self.writer.index("-", END, BEGIN, "count")
+            pointers = self.advanced(self.base, self.axes[-1], BEGIN)
+            self.run(0, Place(pointers, BEGIN, count), {})
+            return self.function
+        writer, inner = self.writer, self.axes[-1]
+        shared = [axis for axis in self.column_axes[:-1] if axis != self.layout.transposed]
+        chunk, chunks = self.call_argument("chunk"), self.call_argument("chunks")
+        outer = Odometer(self, shared, writer.index("/", BEGIN, chunks), self.base)
+        present = writer.variable(INT64, writer.index("%", BEGIN, chunks), name="chunk")
+        with writer.loop(BEGIN, END, 1):
+            at = writer.get(present)
+            start = writer.index("*", at, chunk)
+            count = writer.index("min", chunk, writer.index("-", self.size[inner], start), "count")
+            self.run_panels(Place(self.advanced(outer.pointers(), inner, start), start, count))
+            following = writer.index("+", at, 1)
+            writer.assign(present, following)
+            with writer.when(writer.let("equal", BOOLEAN, following, chunks)):
+                writer.assign(present, Constant(0, INT64))
+                outer.step()
+        return self.function
+
+    def numbers(self) -> Function:
+        """All steps of numbers: there is only one element, which threads can't split."""
+        StepsOfNumbers(self, self.base).write()
+        return self.function
+
+    def run_panels(self, place: Place) -> None:
+        """A piece of the innermost axis, in all rows of the axis along which transposed tensors are contiguous."""
+        writer, axis = self.writer, self.layout.transposed
+        if axis is None:
+            return self.run(0, place, {})
+        most = self.call_argument("panel_rows")
+        body = writer.loop(0, self.size[axis], most, name="row")
+        with body as first:
+            count = writer.index("min", most, writer.index("-", self.size[axis], first), "rows")
+            pointers = self.advanced(place.pointers, axis, first)
+            with self.panels(pointers, count, place.count) as in_panels, writer.loop(0, count, 1, name="row") as row:
+                own = in_panels(self.advanced(pointers, axis, row), row)
+                self.run(0, Place(own, place.column, place.count), {})
+        return None
+
+    def rows(self) -> Function:
+        writer = self.writer
+        self.kept_base = self.kept_values()
+        outer = Odometer(self, range(self.layout.rows), BEGIN, self.base)
+        if not self.across:
+            with writer.loop(BEGIN, END, 1, name="row"):
+                self.run_row(outer.pointers())
+                outer.step()
+            return self.function
+        most = self.call_argument("panel_rows")
+        body = writer.loop(BEGIN, END, most, name="row")
+        with body as first:
+            left = writer.index("min", writer.index("-", END, first), outer.left())
+            count = writer.index("min", most, left, "rows")
+            with (
+                self.panels(outer.pointers(), count, self.column_count) as in_panels,
+                writer.loop(0, count, 1, name="row") as row,
+            ):
+                self.run_row(in_panels(outer.pointers(), row))
+                outer.step()
+            body.step(count)
+        return self.function
+
+    def run_row(self, pointers: dict[int, Ref]) -> None:
+        if self.layout.steps is not None:
+            return write_row(self, pointers)
+        numbers = dict(self.known)
+        for stage in range(self.plan.stages):
+            self.compute_rows(stage, pointers)
+            totals = self.run_stage(stage, pointers)
+            for value, total in totals.items():
+                self.known[value] = self.in_type(value, self.writer.get(total))
+        self.store_rows(pointers)
+        self.known = numbers
+        return None
+
+    def columns(self, stage: int) -> Function | None:
+        """begin and end: blocks of the columns of one row."""
+        plan, writer = self.plan, self.writer
+        if not (plan.sums(stage) or plan.stores(stage) or plan.keeps(stage)):
+            return None
+        self.kept_base = self.call_argument("kept", POINTER, "uint8")
+        pointers = self.enter_row(stage)
+        with writer.loop(BEGIN, END, 1, name="block") as block:
+            start = writer.index("*", block, REDUCTION_BLOCK)
+            count = writer.index("min", REDUCTION_BLOCK, writer.index("-", self.column_count, start), "count")
+            folded = self.run_block(stage, pointers, start, count)
+            for value, part in folded.items():
+                first = Constant(identity(value.op, part.type), part.type)
+                whole = self.combined(value.op, first, part)
+                writer.body.append(Store(whole, self.partials(value, part.type), block, part.type))
+        return self.function
+
+    def combine(self, stage: int) -> Function | None:
+        """Combines the blocks' partial results; after the last stage, also stores the row's outputs."""
+        plan, writer = self.plan, self.writer
+        is_last = stage == plan.stages - 1
+        if not plan.sums(stage) and not (is_last and any(slot.level == ROW for slot in plan.outputs)):
+            return None
+        pointers = self.enter_row(stage)
+        blocks = self.call_argument("blocks")
+        for value in plan.sums(stage):
+            type = total_type(value.op, value.type)
+            partials = self.partials(value, type)
+            first = writer.let("load", type, partials, Constant(0, INT64), attribute=type)
+            total = writer.variable(type, first)
+            with writer.loop(1, blocks, 1, name="block") as block:
+                part = writer.let("load", type, partials, block, attribute=type)
+                writer.assign(total, self.combined(value.op, writer.get(total), part))
+            writer.body.append(Store(writer.get(total), partials, blocks, type))
+        if is_last:
+            self.store_rows(pointers)
+        return self.function
+
+    def enter_row(self, stage: int) -> dict[int, Ref]:
+        """The current row's addresses; computes the row's values of all stages up to this one."""
+        pointers = Odometer(self, range(self.layout.rows), self.call_argument("row"), self.base).pointers()
+        blocks = self.call_argument("blocks")
+        for s in range(stage + 1):
+            for value in self.plan.sums(s - 1) if s else ():
+                type = total_type(value.op, value.type)
+                whole = self.writer.let("load", type, self.partials(value, type), blocks, attribute=type)
+                self.known[value] = self.in_type(value, whole)
+            self.compute_rows(s, pointers)
+        return pointers
+
+    def partials(self, value: Value, type: str) -> Ref:
+        """The address of a reduction's partial results by block, which the total follows."""
+        every = [v for s in range(self.plan.stages) for v in self.plan.sums(s)]
+        each = self.writer.index("+", self.call_argument("blocks"), 1)
+        offset = self.writer.index("*", each, every.index(value))
+        base = self.call_argument("partials", POINTER, INT64)
+        return self.advance(base, INT64, offset, f"{self.plan.name(value)}_parts")
+
+    @contextmanager
+    def panels(self, pointers: dict[int, Ref], rows: Operand, columns: Operand) -> Iterator[InPanels]:
+        """Transposes this many rows of transposed inputs into the thread's scratch memory, and outputs back after the
+        with block. Yields a function that replaces these tensors' addresses, given all addresses and a row."""
+        writer, inner = self.writer, self.axes[-1]
+        memory, start = {}, self.behind_kept()
+        most = writer.index(
+            "*",
+            self.call_argument("panel_rows"),
+            self.call_argument("panel_columns"),
+        )
+        size = 0
+        for slot in self.across:
+            offset = writer.index("*", most, size)
+            memory[slot.index] = self.advance(start, "uint8", offset, f"{slot.name}_panel")
+            size += SIZES[slot.kind]
+            step = self.strides[slot.index, inner]
+            if slot.value is None:
+                source = pointers[slot.index]
+                writer.body.append(Transpose(memory[slot.index], columns, source, step, rows, columns, slot.kind))
+
+        def in_panels(own: dict[int, Ref], row: Operand) -> dict[int, Ref]:
+            offset = writer.index("*", row, columns)
+            return own | {s.index: self.advance(memory[s.index], s.kind, offset, s.name) for s in self.across}
+
+        strides = dict(self.strides)
+        self.strides |= {(slot.index, inner): Constant(1, INT64) for slot in self.across}
+        yield in_panels
+        self.strides = strides
+        for slot in self.across:
+            if slot.value is not None:
+                step, to = self.strides[slot.index, inner], pointers[slot.index]
+                writer.body.append(Transpose(to, step, memory[slot.index], columns, columns, rows, slot.kind))
+
+    def behind_kept(self) -> Ref:
+        """The thread's scratch memory after that of blocks and of kept values."""
+        columns = self.writer.index("+", self.column_count, SLACK)
+        kept = self.writer.index("*", columns, self.plan.bytes_of_column)
+        return self.advance(self.kept_values(), "uint8", kept, "panels")

@@ -1,0 +1,173 @@
+"""A stage of a row: one pass over its columns.
+
+Reductions add up as the interpreter does (cpp/cpu/kernels/functions.cpp): a block's elements go to the lanes of four
+chains in turn, the chains are folded, and the blocks' results added in order, sums and products of float32 in float64.
+sum_float64 has one chain, to which four vectors are added at a time. So a nest gives the same bits as the interpreter,
+with any number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fourfold.compiler.ir.dtypes import BOOLEAN, FLOAT64, INT64
+from fourfold.compiler.ir.values import Value
+from fourfold.compiler.nest.cpu.builder import CHAINS, REDUCTION_BLOCK, SLACK, Builder
+from fourfold.compiler.nest.cpu.odometer import Odometer
+from fourfold.compiler.nest.cpu.steps import StepsBody
+from fourfold.compiler.nest.cpu.vectors import Place, Sum, VectorBody
+from fourfold.compiler.nest.ir.loops import SCRATCH, Constant, Operand, Ref
+from fourfold.compiler.nest.ir.plan import SIZES, identity, total_type
+
+Body = Callable[[list[Operand], "Ref | None", "Ref | None"], None]
+
+
+class Stages(Builder):
+    def run_stage(self, stage: int, pointers: dict[int, Ref]) -> dict[Value, Ref]:
+        """Runs a stage; returns its reductions' totals."""
+        writer, plan = self.writer, self.plan
+        sums = plan.sums(stage)
+        if not sums:
+            if plan.stores(stage) or plan.keeps(stage):
+                self.run_block(stage, pointers, Constant(0, INT64), self.column_count)
+            return {}
+        totals = {}
+        for value in sums:
+            type = total_type(value.op, value.type)
+            first = Constant(identity(value.op, type), type)
+            totals[value] = writer.variable(type, first, name=f"{plan.name(value)}_total")
+        with writer.loop(0, self.column_count, REDUCTION_BLOCK, name="start") as start:
+            count = writer.index("min", REDUCTION_BLOCK, writer.index("-", self.column_count, start), "count")
+            for value, part in self.run_block(stage, pointers, start, count).items():
+                writer.assign(totals[value], self.combined(value.op, writer.get(totals[value]), part))
+        return totals
+
+    def run_block(self, stage: int, pointers: dict[int, Ref], start: Operand, count: Operand) -> dict[Value, Ref]:
+        """Runs a stage over this many columns of a row; returns its reductions' results there."""
+        sums = {value: Sum(value) for value in self.plan.sums(stage)}
+        if self.has_one_axis(stage):
+            for each in sums.values():
+                each.chains = self.new_chains(each.value)
+            inner = self.axes[-1]
+            self.run(stage, Place(self.advanced(pointers, inner, start), start, count), sums)
+        else:
+            self.run_segments(stage, pointers, start, count, sums)
+        return {value: self.folded(each) for value, each in sums.items()}
+
+    def has_one_axis(self, stage: int) -> bool:
+        """Whether the axes of a row's columns act as one axis for all tensors of a stage. They may not for other
+        tensors of the program: the weights of a group norm repeat along each channel, and are read after the
+        statistics."""
+        loaded = [value.attribute for value in self.plan.elements(stage) if value.op == "input"]
+        stored = [slot.index for slot in self.plan.stores(stage) if not slot.is_column_sum]
+        return all(self.layout.has_dense_columns(tensor) for tensor in (*loaded, *stored))
+
+    def new_chains(self, value: Value) -> list[Ref]:
+        first = Constant(identity(value.op, value.type), value.type, self.lanes)
+        name = f"{self.plan.name(value)}_lanes"
+        count = 1 if value.op == "sum_float64" else CHAINS
+        return [self.writer.variable(value.type, first, self.lanes, name) for _ in range(count)]
+
+    def folded(self, each: Sum) -> Ref:
+        op = each.value.op
+        if op == "sum_float64":
+            lanes = self.writer.get(each.chains[0])
+            return self.of_quarters(self.writer.let("fold", FLOAT64, lanes, attribute="sum"))
+        a, b, c, d = (self.writer.get(chain) for chain in each.chains)
+        lanes = self.combined(op, self.combined(op, a, b), self.combined(op, c, d))
+        return self.writer.let("fold", total_type(op, each.value.type), lanes, attribute=op)
+
+    def run_segments(
+        self, stage: int, pointers: dict[int, Ref], start: Operand, count: Operand, sums: dict[Value, Sum]
+    ) -> None:
+        """A block of columns that run along several axes: the innermost axis piece by piece. The operands of reductions
+        are gathered first, so that the order of a sum does not depend on the layout."""
+        writer, inner = self.writer, self.axes[-1]
+        for k, each in enumerate(sums.values()):
+            offset = k * SIZES[FLOAT64] * (REDUCTION_BLOCK + SLACK)
+            each.buffer = self.advance(SCRATCH, "uint8", Constant(offset, INT64), "gathered")
+        within = writer.variable(INT64, writer.index("%", start, self.size[inner]), name="at")
+        outer = Odometer(self, self.column_axes[:-1], writer.index("/", start, self.size[inner]), pointers)
+        body = writer.loop(0, count, 1, name="column")
+        with body as column:
+            at = writer.get(within)
+            left = writer.index("-", self.size[inner], at, "left")
+            piece = writer.index("min", left, writer.index("-", count, column), "piece")
+            place = Place(self.advanced(outer.pointers(), inner, at), writer.index("+", start, column), piece)
+            self.run(stage, place, sums, column)
+            writer.assign(within, writer.index("+", at, piece))
+            with writer.when(writer.let("<", BOOLEAN, writer.index("-", left, 1), piece)):
+                writer.assign(within, Constant(0, INT64))
+                outer.step()
+            body.step(piece)
+        for each in sums.values():
+            each.chains = self.new_chains(each.value)
+            self.run_chains(each, count)
+
+    def run_chains(self, each: Sum, count: Operand) -> None:
+        """Adds up the contents of a buffer."""
+        kind = each.value.operands[0].type
+
+        def add(places: list[Operand], mask: Ref | None, chain: Ref | None) -> None:
+            masks = () if mask is None else (mask,)
+            for copy, k in enumerate(places):
+                place = (each.buffer, k, *masks)
+                vector = self.writer.let("load", kind, *place, lanes=self.lanes, attribute=kind)
+                self.accumulate(each, vector, mask, copy, chain)
+
+        self.vectors(count, CHAINS, add)
+
+    # Vectors.
+
+    def vectors(self, count: Operand, copies: int, body: Body) -> None:
+        """Calls body(indices, mask, chain) for whole vectors, `copies` of them at a time, then for the remaining ones,
+        and then under a mask. chain: the index of the chain to which a remaining vector is added. With two copies, a
+        remaining whole vector has a mask too: such bodies are long."""
+        writer, lanes = self.writer, self.lanes
+        step = lanes * copies
+        main = whole = writer.index("*", writer.index("/", count, step), step, "main")
+        with writer.loop(0, main, step) as k:
+            body([writer.index("+", k, copy * lanes) for copy in range(copies)], None, None)
+        if copies > 2:
+            whole = writer.index("*", writer.index("/", count, lanes), lanes, "whole")
+            with writer.loop(main, whole, lanes) as k:
+                body([k], None, writer.index("/", writer.index("-", k, main), lanes, "chain"))
+        with writer.loop(whole, count, lanes) as k:
+            mask = writer.let("mask", BOOLEAN, writer.index("-", count, k, "left"), lanes=lanes, name="mask")
+            body([k], mask, Constant(CHAINS - 1, INT64))
+
+    def run(self, stage: int, place: Place, sums: dict[Value, Sum], buffered: Operand | None = None) -> None:
+        """All vectors of a stage in one piece of the innermost axis. buffered: the piece's start in the sums'
+        buffers."""
+        kind = VectorBody if self.layout.steps is None else StepsBody
+        body = kind(self, stage, place, sums, buffered)
+        has_chains = sums and buffered is None
+        self.vectors(place.count, CHAINS if has_chains else body.copies, body.write)
+
+    def accumulate(self, each: Sum, vector: Ref, mask: Ref | None, copy: int, chain: Ref | None) -> None:
+        writer, op = self.writer, each.value.op
+        if mask is not None:
+            first = Constant(identity(op, vector.type), vector.type, self.lanes)
+            vector = writer.let("where", vector.type, mask, vector, first, lanes=self.lanes)
+        if op == "sum_float64":
+            self.accumulate_wide(each, vector, chain)
+            return
+        if chain is None or isinstance(chain, Constant):
+            variable = each.chains[copy if chain is None else chain.value]
+            writer.assign(variable, self.combined(op, writer.get(variable), vector))
+            return
+        for k, variable in enumerate(each.chains):
+            old = writer.get(variable)
+            is_this = writer.let("equal", BOOLEAN, chain, Constant(k, INT64))
+            new = self.combined(op, old, vector)
+            writer.assign(variable, writer.let("select", vector.type, is_this, new, old, lanes=self.lanes))
+
+    def accumulate_wide(self, each: Sum, vector: Ref, chain: Ref | None) -> None:
+        """chain: of a remaining vector, which is added alone."""
+        part = self.quarter(vector)
+        if chain is None:
+            each.four.append(part)
+            if len(each.four) < CHAINS:
+                return
+            part, each.four = self.four(each.four), []
+        (variable,) = each.chains
+        self.writer.assign(variable, self.combined("sum", self.writer.get(variable), self.wide(part)))

@@ -1,0 +1,318 @@
+"""A loop over steps within the loop over rows: all vectors of a row's states stay in registers, and a step may have
+reductions of the row."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from collections.abc import Callable
+
+from fourfold.compiler.ir.dtypes import BOOLEAN, INT64
+from fourfold.compiler.ir.folding import REDUCTIONS
+from fourfold.compiler.ir.values import Value
+from fourfold.compiler.nest.cpu.builder import CHAINS, Builder
+from fourfold.compiler.nest.cpu.short_rows import ShortRows
+from fourfold.compiler.nest.ir.layout import BROADCAST, UNIT, Layout, Steps
+from fourfold.compiler.nest.ir.loops import Constant, Operand, Ref, Store
+from fourfold.compiler.nest.ir.plan import ELEMENT, NUMBER, NotCompiled, Plan, Slot, identity, total_type
+
+LONGEST = 128  # columns of a row that a step reduces
+COPIES = 4  # vectors at a time without reductions: each waits for its own state of the step before
+MOST_OPERATIONS = 3000  # of all columns together, for rows side by side
+IN_REGISTERS = ("float32", "float64", "int32", "int64")  # kinds that programs compute in directly
+
+
+def check_rows(plan: Plan, layout: Layout) -> None:
+    """Raises NotCompiled."""
+    if layout.axes - layout.rows != 1:
+        raise NotCompiled("rows of several axes in a step with reductions or numbers")
+    if layout.columns > LONGEST and has_reductions(plan):
+        raise NotCompiled(f"rows of more than {LONGEST} columns in a step with reductions")
+    if layout.transposed is not None and not lie_side_by_side(plan, layout):
+        raise NotCompiled("tensors with transposed layouts within a step")
+    for slot, feed in zip(plan.inputs, layout.steps.feeds, strict=True):
+        if feed is None:
+            continue
+        if slot.level == NUMBER:
+            raise NotCompiled("a state of one number beside larger ones needs their shape")
+        new = plan.outputs[feed]
+        if not slot.kind == new.kind in IN_REGISTERS or slot.level != new.level:
+            raise NotCompiled(f"a state of {slot.kind}, or one whose new value has another shape")
+    if any(slot.level == NUMBER or slot.is_column_sum or slot.interleaved != (0, 1) for slot in plan.outputs):
+        raise NotCompiled("a result of a step that has no element for each row")
+
+
+def has_reductions(plan: Plan) -> bool:
+    return any(value.op in REDUCTIONS for value in plan.values)
+
+
+def lie_side_by_side(plan: Plan, layout: Layout) -> bool:
+    """Whether a vector can hold one column of many rows of each tensor."""
+    if layout.transposed != layout.rows - 1 or len(plan.values) * layout.columns > MOST_OPERATIONS:
+        return False
+    of_elements = (slot for slot in (*plan.inputs, *plan.outputs) if slot.level == ELEMENT)
+    return all(layout.strides[slot.index][layout.transposed] in (UNIT, BROADCAST) for slot in of_elements)
+
+
+def moving(plan: Plan, steps: Steps) -> set[Value]:
+    """The values that may differ from step to step."""
+    found: set[Value] = set()
+    for value in plan.values:
+        if steps.changes(value) or any(operand in found for operand in value.operands):
+            found.add(value)
+    return found
+
+
+class LoopOverSteps(abc.ABC):
+    """The loop over steps. A value of a step is a list of numbers or vectors."""
+
+    def __init__(self, builder: Builder, pointers: dict[int, Ref]):
+        self.builder, self.plan, self.writer, self.lanes = builder, builder.plan, builder.writer, builder.lanes
+        self.layout, self.pointers = builder.layout, pointers
+        self.values = self.plan.values
+        self.moving = moving(self.plan, self.layout.steps)
+
+    def write(self) -> None:
+        plan, writer = self.plan, self.writer
+        feeds = self.layout.steps.feeds
+        fixed = self.given()
+        inputs = [value for value in self.values if value.op == "input" and value not in fixed]
+        state_of = {value: feeds[value.attribute] for value in inputs if feeds[value.attribute] is not None}
+        for value in self.values:
+            if value not in self.moving and value not in fixed:
+                fixed[value] = self.computed(value, fixed, self.pointers)
+        states = {
+            value: [
+                writer.variable(value.type, first, first.lanes, "state") for first in self.loaded(value, self.pointers)
+            ]
+            for value in state_of
+        }
+        with writer.loop(0, self.builder.step_count(), 1, name="step") as step:
+            pointers = self.builder.at_step(self.pointers, step)
+            now = fixed | {value: list(map(writer.get, of)) for value, of in states.items()}
+            for value in self.values:
+                if value not in now:
+                    now[value] = self.computed(value, now, pointers)
+            for n, slot in enumerate(plan.outputs):
+                if self.is_series(slot) or n not in state_of.values():
+                    self.store(slot, now[slot.value], pointers)
+            for value, of in states.items():
+                for variable, new in zip(of, now[plan.outputs[state_of[value]].value], strict=True):
+                    writer.assign(variable, new)
+        for value, of in states.items():
+            slot = plan.outputs[state_of[value]]
+            if not self.is_series(slot):
+                self.store(slot, list(map(writer.get, of)), self.pointers)
+
+    def is_series(self, slot: Slot) -> bool:
+        return self.layout.steps.series[slot.index]
+
+    def given(self) -> dict[Value, list[Operand]]:
+        """Values that are known before the first step."""
+        return {}
+
+    @abc.abstractmethod
+    def computed(self, value: Value, known: dict[Value, list[Operand]], pointers: dict[int, Ref]) -> list[Operand]:
+        """Computes a value of the step whose tensors are at these addresses. known: the values before it."""
+
+    @abc.abstractmethod
+    def loaded(self, value: Value, pointers: dict[int, Ref]) -> list[Operand]:
+        """Loads an input."""
+
+    @abc.abstractmethod
+    def store(self, slot: Slot, values: list[Operand], pointers: dict[int, Ref]) -> None:
+        """Stores a result."""
+
+
+def are_numbers(plan: Plan) -> bool:
+    """Whether a step has no tensors of more than one element."""
+    return all(slot.level == NUMBER and slot.interleaved == (0, 1) for slot in (*plan.inputs, *plan.outputs))
+
+
+class StepsOfNumbers(LoopOverSteps):
+    """Steps of numbers alone, such as one channel's filter."""
+
+    def computed(self, value: Value, known: dict[Value, list[Operand]], pointers: dict[int, Ref]) -> list[Operand]:
+        if value.is_constant:
+            return [Constant(value.attribute, value.type)]
+        if value.op == "input":
+            return self.loaded(value, pointers)
+        operands = [known[operand][0] for operand in value.operands]
+        return [self.writer.let(value.op, value.type, *operands, name=self.plan.name(value))]
+
+    def loaded(self, value: Value, pointers: dict[int, Ref]) -> list[Operand]:
+        slot, zero = self.plan.inputs[value.attribute], Constant(0, INT64)
+        place = pointers[slot.index], zero
+        return [self.writer.let("load", value.type, *place, attribute=slot.kind, name=self.plan.name(value))]
+
+    def store(self, slot: Slot, values: list[Operand], pointers: dict[int, Ref]) -> None:
+        self.writer.body.append(Store(values[0], pointers[slot.index], Constant(0, INT64), slot.kind))
+
+
+def write_row(builder: Builder, pointers: dict[int, Ref]) -> None:
+    """All steps of a row; without reductions, of a few vectors at a time."""
+    columns, writer = builder.layout.columns, builder.writer
+    most = columns if has_reductions(builder.plan) else COPIES * builder.lanes
+    whole = columns // most * most
+
+    def write(start: Operand, count: int) -> None:
+        StepsOfRow(builder, builder.advanced(pointers, builder.axes[-1], start), count).write()
+
+    if whole > most:
+        with writer.loop(0, Constant(whole, INT64), most, name="column") as start:
+            write(start, most)
+    elif whole:
+        write(Constant(0, INT64), most)
+    if columns > whole:
+        write(Constant(whole, INT64), columns - whole)
+
+
+class StepsOfRow(LoopOverSteps):
+    """Steps of columns of one row: a value is one number, or the columns' vectors, of which the last may have lanes
+    without a column."""
+
+    def __init__(self, builder: Builder, pointers: dict[int, Ref], columns: int):
+        super().__init__(builder, pointers)
+        self.columns = columns
+        self.starts = range(0, columns, self.lanes)
+        rest = Constant(columns % self.lanes, INT64)
+        self.mask = self.writer.let("mask", BOOLEAN, rest, lanes=self.lanes, name="mask") if rest.value else None
+
+    def computed(self, value: Value, known: dict[Value, list[Operand]], pointers: dict[int, Ref]) -> list[Operand]:
+        builder, level = self.builder, self.plan.level[value]
+        if level == NUMBER and value not in self.moving:
+            return [builder.scalar(value)]
+        if value.op == "input":
+            return self.loaded(value, pointers)
+        if value.op in REDUCTIONS:
+            return [self.reduced(value, known[value.operands[0]])]
+        if level < ELEMENT:
+            return [self.let(value, [known[operand][0] for operand in value.operands], 0)]
+        operands = [self.vectors(operand, known[operand]) for operand in value.operands]
+        return [self.let(value, [each[k] for each in operands], self.lanes) for k in range(len(self.starts))]
+
+    def let(self, value: Value, operands: list[Operand], lanes: int) -> Ref:
+        return self.writer.let(value.op, value.type, *operands, lanes=lanes, name=self.plan.name(value))
+
+    def vectors(self, value: Value, own: list[Operand]) -> list[Operand]:
+        return own if self.plan.level[value] == ELEMENT else [self.builder.splat(own[0], value)] * len(self.starts)
+
+    def loaded(self, value: Value, pointers: dict[int, Ref]) -> list[Operand]:
+        slot, name = self.plan.inputs[value.attribute], self.plan.name(value)
+
+        def load(op: str, *place: Operand, lanes: int) -> Ref:
+            return self.writer.let(op, value.type, *place, lanes=lanes, attribute=slot.kind, name=name)
+
+        pointer = pointers[slot.index]
+        if slot.level < ELEMENT:
+            return [load("load", pointer, Constant(0, INT64), lanes=0)]
+        if self.stride(slot) == BROADCAST:
+            return [self.builder.splat(load("load", pointer, Constant(0, INT64), lanes=0), value)] * len(self.starts)
+        found: list[Operand] = []
+        for start in self.starts:
+            place: list[Operand] = [pointer, Constant(start, INT64), *self.masks(start)]
+            if self.stride(slot) == UNIT:
+                found.append(load("load", *place, lanes=self.lanes))
+            else:
+                found.append(load("load_strided", *place, self.step(slot), lanes=self.lanes))
+        return found
+
+    def stride(self, slot: Slot) -> str:
+        return self.layout.stride(slot.index, self.builder.axes[-1])
+
+    def step(self, slot: Slot) -> Operand:
+        return self.builder.strides[slot.index, self.builder.axes[-1]]
+
+    def masks(self, start: int) -> tuple[Ref, ...]:
+        """The mask of the vector that has lanes without a column."""
+        return (self.mask,) if self.mask is not None and start == self.starts[-1] else ()
+
+    def reduced(self, value: Value, vectors: list[Operand]) -> Ref:
+        """Adds up in the interpreter's order: see stages.py."""
+        op, kind, type = value.op, value.operands[0].type, total_type(value.op, value.type)
+        combined: Callable[..., Operand] = functools.partial(self.builder.combined, op)
+        first = Constant(identity(op, kind), kind, self.lanes)
+        if self.mask is not None:
+            last = self.writer.let("where", kind, self.mask, vectors[-1], first, lanes=self.lanes)
+            vectors = [*vectors[:-1], last]
+        if op == "sum_float64":
+            lanes = self.builder.wide_sum(vectors, self.columns // (CHAINS * self.lanes))
+            return self.builder.of_quarters(self.writer.let("fold", type, lanes, attribute="sum"))
+        chains: list[Operand] = [first] * CHAINS
+        for start, vector in zip(self.starts, vectors, strict=True):
+            chain = chain_of(start, self.columns, self.lanes)
+            chains[chain] = combined(chains[chain], vector)
+        lanes = combined(combined(*chains[:2]), combined(*chains[2:]))
+        part = self.writer.let("fold", type, lanes, attribute=op)
+        return self.builder.in_type(value, combined(Constant(identity(op, type), type), part))
+
+    def store(self, slot: Slot, values: list[Operand], pointers: dict[int, Ref]) -> None:
+        pointer, zero = pointers[slot.index], Constant(0, INT64)
+        if slot.level < ELEMENT:
+            self.writer.body.append(Store(values[0], pointer, zero, slot.kind))
+            return
+        for start, vector in zip(self.starts, self.vectors(slot.value, values), strict=True):
+            mask = next(iter(self.masks(start)), None)
+            stride = None if self.stride(slot) == UNIT else self.step(slot)
+            self.writer.body.append(Store(vector, pointer, Constant(start, INT64), slot.kind, mask, stride))
+
+
+def chain_of(column: int, columns: int, lanes: int) -> int:
+    """The chain to which a column of a row is added: see Stages.vectors()."""
+    return CHAINS - 1 if column >= columns // lanes * lanes else column // lanes % CHAINS
+
+
+class StepsSideBySide(ShortRows):
+    """Steps of rows that are adjacent in memory: a vector holds one column of many rows, and a value is a list of one
+    vector for each column."""
+
+    def run_vector(self, k: Operand, mask: Ref | None) -> None:
+        of_first_step = self.pointers
+        VectorOfRows(self, of_first_step, k, mask).write()
+        self.pointers = of_first_step
+
+    def is_fixed(self, value: Value) -> bool:
+        return value not in self.moving and super().is_fixed(value)
+
+    def find_fixed(self) -> None:
+        self.moving = moving(self.plan, self.layout.steps)
+        super().find_fixed()
+
+    def reduced(self, value: Value, columns: list[Operand]) -> Ref:
+        """Adds up in the interpreter's order for a row with a lane for each column: see stages.py."""
+        if value.op == "sum_float64":
+            return super().reduced(value, columns)
+        chains: list[list[Operand | None]] = [[None] * self.lanes for _ in range(CHAINS)]
+        for column, vector in enumerate(columns):
+            chain, lane = chains[chain_of(column, len(columns), self.lanes)], column % self.lanes
+            chain[lane] = self.both(value.op, chain[lane], vector)
+        a, b, c, d = chains
+        halves = [[self.both(value.op, *pair) for pair in zip(*two, strict=True)] for two in ((a, b), (c, d))]
+        return self.folded(value, [self.both(value.op, *pair) for pair in zip(*halves, strict=True)])
+
+
+class VectorOfRows(LoopOverSteps):
+    """One vector of rows."""
+
+    def __init__(self, builder: StepsSideBySide, pointers: dict[int, Ref], k: Operand, mask: Ref | None):
+        super().__init__(builder, pointers)
+        self.k, self.mask = k, mask
+        self.made: dict[tuple, Ref] = {}
+
+    def computed(self, value: Value, known: dict[Value, list[Operand]], pointers: dict[int, Ref]) -> list[Operand]:
+        builder = self.builder
+        if value in builder.fixed:
+            return builder.fixed[value]
+        if value.op == "input":
+            return self.loaded(value, pointers)
+        return builder.computed(value, known, self.made)
+
+    def loaded(self, value: Value, pointers: dict[int, Ref]) -> list[Operand]:
+        self.builder.pointers = pointers
+        if self.builder.classes(value)[0] == BROADCAST:
+            return self.builder.columns_of_input(value)
+        return self.builder.loaded(value, self.k, self.mask)
+
+    def store(self, slot: Slot, values: list[Operand], pointers: dict[int, Ref]) -> None:
+        self.builder.pointers = pointers
+        self.builder.store(slot, values, self.k, self.mask)

@@ -1,0 +1,1 @@
+"""Compiles nests in this process: ``engine`` compiles LLVM IR, ``service`` answers the library's requests."""

@@ -1,0 +1,56 @@
+"""The entry point: compiles a captured graph to a function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch.fx import GraphModule
+
+from fourfold.compiler import passes
+from fourfold.compiler.options import Options, generator_of_environment, refuse_others, rounding_of_environment
+from fourfold.compiler.pipeline import capture, fallback
+from fourfold.compiler.pipeline.compilation import Compilation, Function
+from fourfold.compiler.pipeline.record import Captured, Record
+
+
+def backend(
+    module: GraphModule,
+    inputs: Sequence[object],
+    *,
+    options: Mapping[str, object] | None = None,
+    record: Record | None = None,
+    **others: object,
+) -> Function:
+    """torch.compile calls this with each graph that it captures.
+
+    options: those of ``fourfold.compiler.options``. Raises ValueError or TypeError for others, and for torch.compile's
+    mode. record: receives the result of each stage."""
+    from torch._dynamo.utils import flatten_graph_inputs
+
+    refuse_others(others)
+    chosen = Options.of(options)
+    fallback.is_strict()  # these raise for an invalid value before anything is compiled
+    generator_of_environment()
+    rounding_of_environment()
+    module = passes.run(passes.CAPTURED, module)
+
+    def compile(graph: GraphModule, flat: Sequence[object]) -> Function:
+        captured = Captured(graph)
+        compilation = Compilation(captured, chosen, records=record is not None)
+        if record is not None:
+            record.captured.append(captured)
+            record.complete.append(compilation.complete)
+        return compilation.run(flat)
+
+    if any(isinstance(given, (list, tuple, dict)) for given in inputs):  # compiled autograd passes a list
+        return flatten_graph_inputs(module, inputs, compile)
+    if any(node.target is torch.ops.higher_order.scan for node in module.graph.nodes):
+        from fourfold.scanning.in_graphs import can_be_cut, cut  # imported only if it is needed
+
+        if can_be_cut(module.graph):
+            return cut(module, compile, chosen)
+    return compile(module, inputs)
+
+
+capture.enable(backend)
