@@ -37,8 +37,9 @@ function(fourfold_install component library_dir include_dir cmake_dir)
       ARCHIVE DESTINATION "${library_dir}" ${rules})
   endif()
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/cpp/include/fourfold" DESTINATION "${include_dir}" ${rules})
-  # A program compiles the sources in model/, which use system/.
-  install(DIRECTORY "${PROJECT_SOURCE_DIR}/cpp/model" "${PROJECT_SOURCE_DIR}/cpp/system" DESTINATION "${include_dir}/fourfold" ${rules})
+  # A program compiles the sources in model/ and graph/, which use system/.
+  set(compiled "${PROJECT_SOURCE_DIR}/cpp/model" "${PROJECT_SOURCE_DIR}/cpp/graph" "${PROJECT_SOURCE_DIR}/cpp/system")
+  install(DIRECTORY ${compiled} DESTINATION "${include_dir}/fourfold" ${rules})
   install(FILES "${files}/fourfoldConfig.cmake" "${files}/fourfoldConfigVersion.cmake"
     "${PROJECT_SOURCE_DIR}/cmake/package/fourfoldTorch.cmake" DESTINATION "${cmake_dir}" ${rules})
 endfunction()

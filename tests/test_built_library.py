@@ -104,7 +104,7 @@ def test_a_library_of_other_sources_is_refused(tmp_path):
         chosen = (f"-DFOURFOLD_LIBRARY={built.prefix}", *MODULES)
         return configuring(tmp_path / "modules")(*chosen, source=source)
 
-    for name in ("cpp/bindings/module.cpp", "cpp/model/graph.cpp"):
+    for name in ("cpp/bindings/module.cpp", "cpp/graph/graph.cpp"):
         with (source / name).open("a") as file:
             file.write("// changed\n")
     assert configure()[0] == 0

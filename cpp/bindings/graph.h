@@ -5,11 +5,11 @@
 
 #include <memory>
 
-#include "../model/graph.h"
+#include "../graph/graph.h"
 
 namespace fourfold::bindings {
 
-using model::CompiledGraph;
+using graph::CompiledGraph;
 
 // The graph of an object of type Graph; throws TypeError for other types.
 std::shared_ptr<const CompiledGraph> graph_of(PyObject* object);

@@ -99,7 +99,7 @@ PyObject* make_program_type() {
   return type;
 }
 
-model::NamedProgram program_of(PyObject* object) {
+graph::NamedProgram program_of(PyObject* object) {
   TORCH_CHECK_TYPE(Py_TYPE(object) == program_type, "expected a Program, but got ", Py_TYPE(object)->tp_name);
   const Program& self = *reinterpret_cast<const Program*>(object);
   TORCH_CHECK_TYPE(self.program != nullptr, "program: expected one that was made of a text");

@@ -3,7 +3,7 @@
 
 #include <Python.h>
 
-#include "../model/program.h"
+#include "../graph/program.h"
 
 namespace fourfold::bindings {
 
@@ -19,6 +19,6 @@ PyObject* make_model_type();
 PyObject* describe_model(PyObject*, PyObject* model);
 
 // The program of an object of type Program; throws TypeError for other types. It lives as long as the object.
-model::NamedProgram program_of(PyObject* object);
+graph::NamedProgram program_of(PyObject* object);
 
 }  // namespace fourfold::bindings

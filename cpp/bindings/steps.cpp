@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "../model/wide_product.h"
+#include "../graph/wide_product.h"
 #include "graph.h"
 #include "held.h"
 #include "program.h"
@@ -15,7 +15,7 @@
 namespace fourfold::bindings {
 namespace {
 
-using namespace model;
+using namespace graph;
 
 OperatorArgument argument_of(pybind11::handle given, const c10::Argument& argument, const c10::TypePtr& type) {
   const auto pair = given.cast<pybind11::tuple>();

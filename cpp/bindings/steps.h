@@ -3,11 +3,11 @@
 
 #include <torch/csrc/utils/pybind.h>
 
-#include "../model/graph.h"
+#include "../graph/graph.h"
 
 namespace fourfold::bindings {
 
 // Throws a Python exception if the object is not a step.
-model::GraphStep step_of(pybind11::handle given);
+graph::GraphStep step_of(pybind11::handle given);
 
 }  // namespace fourfold::bindings

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "../model/memory.h"
+#include "../graph/memory.h"
 #include "program.h"
 #include "vectorcall_type.h"
 
@@ -255,11 +255,11 @@ int fill(PyObject* module) {
 PyObject* keep_memory(PyObject*, PyObject* bytes) {
   const size_t most = PyLong_AsSize_t(bytes);
   if (PyErr_Occurred() != nullptr) return nullptr;
-  fourfold::model::keep_at_most(most);
+  fourfold::graph::keep_at_most(most);
   Py_RETURN_NONE;
 }
 
-PyObject* release_memory(PyObject*, PyObject*) { return PyLong_FromSize_t(fourfold::model::release_kept_memory()); }
+PyObject* release_memory(PyObject*, PyObject*) { return PyLong_FromSize_t(fourfold::graph::release_kept_memory()); }
 
 PyMethodDef methods[] = {
     {"keep_memory", keep_memory, METH_O, "keep_memory(bytes): sets the size of the cache for results' memory."},

@@ -9,13 +9,13 @@
 
 #include <vector>
 
-#include "../model/values.h"
+#include "../graph/values.h"
 
 namespace fourfold::bindings {
 
-using model::has_tangent;
-using model::is_wrapped;
-using model::Values;
+using graph::has_tangent;
+using graph::is_wrapped;
+using graph::Values;
 
 inline bool is_value(PyObject* given) {
   return THPVariable_Check(given) || given == Py_None || PyLong_Check(given) || PyFloat_Check(given);

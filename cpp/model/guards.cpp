@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "../graph/values.h"
 #include "../system/text.h"
-#include "values.h"
 
 namespace fourfold::model {
 namespace {

@@ -19,7 +19,7 @@ struct Model::Implementation {
   std::string structure;
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   std::optional<model::Signature> signature;
-  std::shared_ptr<const model::CompiledGraph> graph;
+  std::shared_ptr<const graph::CompiledGraph> graph;
   // Each is an index of the graph's outputs, or (-1, a constant).
   std::vector<std::pair<int64_t, c10::IValue>> results;
 };
@@ -119,7 +119,7 @@ class Loader {
   }
 
   // Reads the memory layouts of arguments on which torch's operators depend.
-  void read_orders(const Json& arguments, model::CompiledGraph& graph) const {
+  void read_orders(const Json& arguments, graph::CompiledGraph& graph) const {
     size_t index = made_->tensors.size();
     for (const Json& argument : arguments.as_list("arguments")) {
       if (const Json* order = argument.find("order")) {
@@ -130,7 +130,7 @@ class Loader {
     }
   }
 
-  void read_results(const Json& given, const model::CompiledGraph& graph) const {
+  void read_results(const Json& given, const graph::CompiledGraph& graph) const {
     for (const Json& result : given.as_list("results")) {
       if (const Json* output = result.find("output")) {
         made_->results.emplace_back(static_cast<int64_t>(output->as_index("a result", graph.outputs.size())), c10::IValue());
@@ -152,13 +152,13 @@ class Loader {
 std::vector<c10::IValue> Model::operator()(std::vector<c10::IValue> arguments) const {
   const Implementation& own = *implementation_;
   own.signature->check(arguments);
-  model::Values values;
+  graph::Values values;
   values.reserve(own.tensors.size() + arguments.size());
   for (const auto& [name, tensor] : own.tensors) values.emplace_back(tensor);
   for (c10::IValue& argument : arguments) values.push_back(std::move(argument));
   const at::NoGradGuard no_grad;
   // Autograd records views and in-place changes, because callers may train with the results.
-  const model::Values outputs = own.graph->run(std::move(values), /*records=*/true);
+  const graph::Values outputs = own.graph->run(std::move(values), /*records=*/true);
   std::vector<c10::IValue> results;
   results.reserve(own.results.size());
   for (const auto& [output, constant] : own.results) {

@@ -11,10 +11,10 @@
 #include <string_view>
 #include <utility>
 
+#include "../graph/wide_product.h"
 #include "guards.h"
 #include "permitted.h"
 #include "tensor_file.h"
-#include "wide_product.h"
 
 namespace fourfold::model {
 namespace {

@@ -10,10 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "../graph/operator_step.h"
 #include "json.h"
-#include "operator_step.h"
 
 namespace fourfold::model {
+
+using namespace graph;
 
 // The static type of a value.
 enum class ValueKind : uint8_t { tensor, tensors, integer, floating, boolean, number, other };

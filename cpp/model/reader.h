@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "graph.h"
+#include "../graph/graph.h"
 #include "json.h"
 #include "operators.h"
 

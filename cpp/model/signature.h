@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "graph.h"
+#include "../graph/graph.h"
 #include "json.h"
 #include "operators.h"
 

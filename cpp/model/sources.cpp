@@ -1,21 +1,12 @@
-// All sources of this directory in one translation unit, because torch's headers take longer to compile than the
-// sources. It is compiled for each torch version (`_torch_<version>` includes it), and by C++ programs that link
+// All sources of this directory and of graph/ in one translation unit, because torch's headers take longer to compile
+// than the sources. It is compiled for each torch version (`_torch_<version>` includes it), and by C++ programs that link
 // fourfold::model.
-#include "graph.cpp"
+#include "../graph/sources.cpp"
 #include "guards.cpp"
 #include "json.cpp"
-#include "loop_products.cpp"
-#include "loop_stages.cpp"
-#include "loop_step.cpp"
-#include "memory.cpp"
 #include "model.cpp"
-#include "number_step.cpp"
-#include "operator_step.cpp"
 #include "operators.cpp"
-#include "outputs.cpp"
 #include "permitted.cpp"
-#include "program.cpp"
 #include "reader.cpp"
 #include "signature.cpp"
 #include "tensor_file.cpp"
-#include "wide_product.cpp"

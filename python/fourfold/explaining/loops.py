@@ -1,6 +1,6 @@
 """How the loop of a scan runs: as one loop nest, in stages, or step by step; and why not in a faster way.
 
-The conditions are those of cpp/model/loop_step.cpp and loop_stages.cpp, for the layouts of a call."""
+The conditions are those of cpp/graph/loop_step.cpp and loop_stages.cpp, for the layouts of a call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fourfold.explaining.reading import NUMBERS, is_view, operator_name
 from fourfold.explaining.shapes import FEWEST_OF_STAGES, LoopCall
 
 aten = torch.ops.aten
-# As in cpp/model/loop_products.cpp: the bytes of a product that are computed at once, by whether its matrix is large;
+# As in cpp/graph/loop_products.cpp: the bytes of a product that are computed at once, by whether its matrix is large;
 # and from how many rows, and up to how many bytes of the input's matrix, two products are added in one pass.
 ROOM, ROOM_OF_LARGE, LARGE = 192 * 1024, 1024 * 1024, 512 * 1024
 FEWEST_ADDED, LARGEST_ADDED = 8, 256 * 1024

@@ -16,7 +16,7 @@ from fourfold.compiler.nodes.fused import Fused
 from fourfold.compiler.nodes.loop import Loop
 
 DEPENDS_ON_DATA = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
-FEWEST_OF_STAGES = 4  # steps, as in cpp/model/loop_step.cpp
+FEWEST_OF_STAGES = 4  # steps, as in cpp/graph/loop_step.cpp
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from fourfold.compiler.nodes.subgraph import Subgraph
 Step = tuple[str, object, object, list[int]]  # as cpp/bindings/steps.cpp takes them
 
 
-# Operations on sizes that cpp/model/number_step.h computes.
+# Operations on sizes that cpp/graph/number_step.h computes.
 ARITHMETIC = {
     operator.add: "add",
     operator.sub: "sub",

@@ -4,7 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
 
-namespace fourfold::model {
+namespace fourfold::graph {
 
 // Whether to try multiply_by_onednn() with the operator's arguments.
 bool is_wide_product(const c10::OperatorHandle& operation);
@@ -13,4 +13,4 @@ bool is_wide_product(const c10::OperatorHandle& operation);
 // that oneDNN would have to copy, and for tensors that aren't plain float32.
 bool multiply_by_onednn(torch::jit::Stack& stack);
 
-}  // namespace fourfold::model
+}  // namespace fourfold::graph

@@ -7,7 +7,7 @@
 
 #include "values.h"
 
-namespace fourfold::model {
+namespace fourfold::graph {
 namespace {
 
 template <typename T>
@@ -103,4 +103,4 @@ void run_program(const NamedProgram& named, const std::vector<const c10::IValue*
   memory.take(outputs);
 }
 
-}  // namespace fourfold::model
+}  // namespace fourfold::graph

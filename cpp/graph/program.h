@@ -9,7 +9,7 @@
 
 #include "outputs.h"
 
-namespace fourfold::model {
+namespace fourfold::graph {
 
 // The 8 bytes of a scalar argument of that dtype.
 int64_t bits_of(const at::Scalar& number, at::ScalarType dtype);
@@ -21,4 +21,4 @@ at::Scalar scalar_of(const c10::IValue& number);
 void run_program(const NamedProgram& program, const std::vector<const c10::IValue*>& inputs, std::vector<at::Tensor>& outputs,
                  const std::vector<Target>& targets = {});
 
-}  // namespace fourfold::model
+}  // namespace fourfold::graph

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace fourfold::model {
+namespace fourfold::graph {
 
 using Values = std::vector<c10::IValue>;
 
@@ -27,4 +27,4 @@ inline bool is_wrapped(const at::Tensor& tensor) {
   return tensor.key_set().has_any(batches) || has_tangent(tensor);
 }
 
-}  // namespace fourfold::model
+}  // namespace fourfold::graph

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string_view>
 
-namespace fourfold::model {
+namespace fourfold::graph {
 namespace {
 
 struct Operation {
@@ -119,4 +119,4 @@ void NumberStep::run(Values& values) const {
   }
 }
 
-}  // namespace fourfold::model
+}  // namespace fourfold::graph

@@ -3,13 +3,13 @@
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
 
 #include <vector>
 
-#include "guards.h"
 #include "values.h"
 
-namespace fourfold::model {
+namespace fourfold::graph {
 
 // A constant, one of the graph's values, or a list of them.
 struct OperatorArgument {
@@ -21,6 +21,9 @@ struct OperatorArgument {
 
   c10::IValue value(const Values& values) const;
 };
+
+// Throws c10::Error for invalid arguments that the operator's kernel doesn't check. stack: all arguments of the schema.
+using Guard = void (*)(const c10::FunctionSchema& schema, const torch::jit::Stack& stack);
 
 struct OperatorStep {
   c10::OperatorHandle handle;
@@ -38,4 +41,4 @@ std::vector<size_t> read_by(const OperatorStep& step);
 // The element type of a list type; SymInt becomes int, because values aren't symbolic here.
 c10::TypePtr element_of(const c10::TypePtr& type);
 
-}  // namespace fourfold::model
+}  // namespace fourfold::graph

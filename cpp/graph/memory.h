@@ -5,7 +5,7 @@
 
 #include <c10/core/Allocator.h>
 
-namespace fourfold::model {
+namespace fourfold::graph {
 
 // Smaller blocks come from torch's allocator. Blocks unused for 30 seconds are freed when the next large block is
 // allocated or freed.
@@ -17,4 +17,4 @@ void keep_at_most(size_t bytes);
 // Frees the cached blocks and returns their size in bytes.
 size_t release_kept_memory();
 
-}  // namespace fourfold::model
+}  // namespace fourfold::graph

@@ -10,7 +10,7 @@
 
 #include "values.h"
 
-namespace fourfold::model {
+namespace fourfold::graph {
 
 struct CompiledGraph;
 
@@ -48,4 +48,4 @@ struct LoopStep {
   Values run_by_operators(const Values& given) const;
 };
 
-}  // namespace fourfold::model
+}  // namespace fourfold::graph

@@ -10,7 +10,7 @@
 #include "graph.h"
 #include "outputs.h"
 
-namespace fourfold::model {
+namespace fourfold::graph {
 namespace {
 
 bool is_readable(const at::Tensor& tensor) {
@@ -310,4 +310,4 @@ void LoopStages::call(void* context, int64_t step) {
   }
 }
 
-}  // namespace fourfold::model
+}  // namespace fourfold::graph

@@ -8,7 +8,7 @@
 #include "graph.h"
 #include "loop_stages.h"
 
-namespace fourfold::model {
+namespace fourfold::graph {
 namespace {
 
 bool is_one(const OperatorArgument& argument) {
@@ -160,4 +160,4 @@ bool LoopStages::add_factors(const Factors& factors, std::vector<fourfold_moving
   return true;
 }
 
-}  // namespace fourfold::model
+}  // namespace fourfold::graph

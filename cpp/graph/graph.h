@@ -15,7 +15,7 @@
 #include "program.h"
 #include "values.h"
 
-namespace fourfold::model {
+namespace fourfold::graph {
 
 // An output of a program that is written into another value: an input of the graph or, with is_new, a part of a new
 // concatenation.
@@ -113,4 +113,4 @@ struct CompiledGraph {
   void run_step(const GraphStep& step, Values& values, bool records) const;
 };
 
-}  // namespace fourfold::model
+}  // namespace fourfold::graph

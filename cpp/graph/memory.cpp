@@ -10,7 +10,7 @@
 
 #include "../system/system.h"
 
-namespace fourfold::model {
+namespace fourfold::graph {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -132,4 +132,4 @@ void keep_at_most(size_t bytes) { kept().limit(bytes); }
 
 size_t release_kept_memory() { return kept().release(); }
 
-}  // namespace fourfold::model
+}  // namespace fourfold::graph

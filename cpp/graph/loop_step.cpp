@@ -17,7 +17,7 @@
 #include "outputs.h"
 #include "values.h"
 
-namespace fourfold::model {
+namespace fourfold::graph {
 namespace {
 
 constexpr int64_t fewest_of_stages = 4;  // steps for which packing the matrices pays
@@ -340,4 +340,4 @@ Values LoopStep::run_by_operators(const Values& given) const {
   return results;
 }
 
-}  // namespace fourfold::model
+}  // namespace fourfold::graph

@@ -7,7 +7,7 @@
 
 #include "wide_product.h"
 
-namespace fourfold::model {
+namespace fourfold::graph {
 namespace {
 
 void collect(const OperatorArgument& argument, std::vector<size_t>& found) {
@@ -53,4 +53,4 @@ void OperatorStep::run(Values& values) const {
   for (c10::IValue& result : stack) values.push_back(std::move(result));
 }
 
-}  // namespace fourfold::model
+}  // namespace fourfold::graph

@@ -9,7 +9,7 @@
 
 #include "values.h"
 
-namespace fourfold::model {
+namespace fourfold::graph {
 
 struct NumberStep {
   // A value's index, or -1 and a number.
@@ -28,4 +28,4 @@ size_t operands_of(const std::string& operation);
 enum class NumberResult : uint8_t { integer, floating, boolean, as_operands };
 NumberResult result_of(const std::string& operation);
 
-}  // namespace fourfold::model
+}  // namespace fourfold::graph

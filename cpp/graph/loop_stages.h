@@ -14,7 +14,7 @@
 
 #include "loop_step.h"
 
-namespace fourfold::model {
+namespace fourfold::graph {
 
 struct OperatorStep;
 struct ProgramStep;
@@ -103,4 +103,4 @@ class LoopStages {
   std::deque<Call> calls_;
 };
 
-}  // namespace fourfold::model
+}  // namespace fourfold::graph

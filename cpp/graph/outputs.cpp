@@ -12,7 +12,7 @@
 #include "memory.h"
 #include "values.h"
 
-namespace fourfold::model {
+namespace fourfold::graph {
 
 fourfold_tensor described(const at::Tensor& tensor) {
   return {const_cast<void*>(tensor.const_data_ptr()), static_cast<int32_t>(tensor.scalar_type()),
@@ -130,4 +130,4 @@ void Outputs::take(std::vector<at::Tensor>& written) {
   }
 }
 
-}  // namespace fourfold::model
+}  // namespace fourfold::graph

@@ -8,7 +8,7 @@
 
 #include "memory.h"
 
-namespace fourfold::model {
+namespace fourfold::graph {
 
 void ProgramStep::run(Values& values) const {
   const size_t first = values.size();
@@ -135,4 +135,4 @@ Values CompiledGraph::results_of(const Values& values) const {
   return results;
 }
 
-}  // namespace fourfold::model
+}  // namespace fourfold::graph

@@ -7,7 +7,7 @@
 
 #include <vector>
 
-namespace fourfold::model {
+namespace fourfold::graph {
 
 // An existing tensor into which to write an output, or undefined. is_new: it overlaps no other tensor of the call.
 struct Target {
@@ -54,4 +54,4 @@ class Outputs {
   std::vector<at::Tensor> new_;  // by output: those that were allocated
 };
 
-}  // namespace fourfold::model
+}  // namespace fourfold::graph

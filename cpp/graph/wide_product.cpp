@@ -9,7 +9,7 @@
 #include <cpuid.h>
 #endif
 
-namespace fourfold::model {
+namespace fourfold::graph {
 namespace {
 
 constexpr int64_t fewest = int64_t{1} << 21;  // multiply-adds: a call of oneDNN costs some microseconds more than MKL's
@@ -107,4 +107,4 @@ bool multiply_by_onednn(torch::jit::Stack& stack) {
   return true;
 }
 
-}  // namespace fourfold::model
+}  // namespace fourfold::graph
