@@ -56,11 +56,11 @@ def tables(request: Request) -> Iterator[Report]:
     threads, repeats = min(2, len(cpus)), min(request.repeats, REPEATS)
     where = f"{threads} threads on {len(cpus)} CPUs"
     with beside_a_neighbour(cpus[-1], threads) as timers:
-        found = in_turns(works, repeats, NEIGHBOUR_SECONDS, timers)
+        found = interleaved(works, repeats, NEIGHBOUR_SECONDS, timers)
     yield report(NEIGHBOUR, f"LLTM T100, {where}", *found)
     with one_cpu(cpus[0]) as (free, bound, how):
         with timer(free, threads) as alone, timer(bound, ASKED) as under:
-            found = in_turns(works, repeats, QUOTA_SECONDS, (alone, under))
+            found = interleaved(works, repeats, QUOTA_SECONDS, (alone, under))
         yield report(QUOTA, f"LLTM T100, {ASKED} threads asked for, {how}; undisturbed: {where}", *found)
 
 
@@ -110,7 +110,7 @@ def beside_a_neighbour(cpu: int, threads: int) -> Iterator[tuple[Timer, Timer]]:
         yield alone, beside
 
 
-def in_turns(works: Sequence[str], repeats: int, seconds: float, conditions: Sequence[Timer]) -> list[Samples]:
+def interleaved(works: Sequence[str], repeats: int, seconds: float, conditions: Sequence[Timer]) -> list[Samples]:
     """Samples of every work and row under each condition, in turns; the first of each is a warm-up."""
     samples: list[Samples] = [{} for _ in conditions]
     for repeat in range(repeats + 1):

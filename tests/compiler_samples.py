@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from compiler_operators import OpInfo, SampleInput, tensors_of
 from fourfold.compiler.pipeline.entry import backend
-from fourfold.compiler.pipeline.record import Captured, Record
+from fourfold.compiler.pipeline.record import CapturedGraph, Record
 
 LOW = (torch.float16, torch.bfloat16, torch.complex32)
 # Results are compared with torch.testing's own tolerance for their dtype, which is widened for two reasons. A program
@@ -70,7 +70,7 @@ class Problem:
         except (NotImplementedError, RuntimeError):
             return None
 
-    def compiled(self) -> tuple[Callable[..., list[Tensor]], Captured]:
+    def compiled(self) -> tuple[Callable[..., list[Tensor]], CapturedGraph]:
         """Compiled by the backend, called as Dynamo calls it."""
         record = Record()
         return backend(module_of(self.call, len(self.tensors)), self.leaves(), record=record), record.captured[0]

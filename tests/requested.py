@@ -5,7 +5,7 @@ from __future__ import annotations
 from fourfold.compiler.nest.jit.service import Service
 
 REQUESTED: set[tuple[str, str]] = set()
-answer = Service.answer_alone
+answer = Service.compile_or_refuse
 
 
 def noted(self: Service, text: str, layout: str, target: str) -> None:
@@ -14,4 +14,4 @@ def noted(self: Service, text: str, layout: str, target: str) -> None:
 
 
 def note_requests() -> None:
-    Service.answer_alone = noted
+    Service.compile_or_refuse = noted

@@ -223,7 +223,7 @@ def test_conditions_take_turns_and_the_first_round_is_not_counted():
     def condition(name):
         return lambda work, row, seconds: order.append((name, row)) or float(next(clock))
 
-    alone, beside = disturbed.in_turns(["w"], 2, 0.1, [condition("alone"), condition("beside")])
+    alone, beside = disturbed.interleaved(["w"], 2, 0.1, [condition("alone"), condition("beside")])
     assert order == [(name, row) for row in (OURS, "nn.LSTM") for name in ("alone", "beside")] * 3
     assert alone == {("w", OURS): [5, 9], ("w", "nn.LSTM"): [7, 11]}
     assert beside == {("w", OURS): [6, 10], ("w", "nn.LSTM"): [8, 12]}

@@ -246,7 +246,7 @@ def test_benchs_ways_take_turns_and_ratios_are_of_neighbours():
     def sampler(name, seconds):
         return lambda iterations: order.append((name, iterations)) or [seconds, 4 * seconds]
 
-    assert bench.in_turns([sampler("a", 1e-3), sampler("b", 1e-4)], 2) == [[[1e-3, 4e-3]] * 2, [[1e-4, 4e-4]] * 2]
+    assert bench.interleaved([sampler("a", 1e-3), sampler("b", 1e-4)], 2) == [[[1e-3, 4e-3]] * 2, [[1e-4, 4e-4]] * 2]
     assert order == [("a", 5), ("a", 5), ("b", 5), ("b", 5), ("a", 1), ("b", 10), ("b", 10), ("a", 1)]
     found = bench.figures(["a", "b"], [(4.0, 2.0), (9.0, 3.0), (8.0, 1.0)])
     assert found == {"a": 8.0, "b": 2.0, "ratio": 3.0}

@@ -10,7 +10,7 @@ import torch
 from torch.autograd import DeviceType
 
 from fourfold.profiler import Row, _records, _rows, _table
-from fourfold.profiler._records import Call, Operand, Work
+from fourfold.profiler._records import HostCall, Operand, Work
 
 CPU, CUDA, MPS = torch.device("cpu"), torch.device("cuda", 0), torch.device("mps", 0)
 
@@ -21,10 +21,12 @@ class Recorder:
     def __init__(self) -> None:
         self.count = 0
 
-    def __call__(self, name: str, milliseconds: float, *operands: Operand, calls: Any = (), kind: Any = None) -> Call:
+    def __call__(
+        self, name: str, milliseconds: float, *operands: Operand, calls: Any = (), kind: Any = None
+    ) -> HostCall:
         self.count += 1
         kind = kind or _records.kind_of(name, "FUNCTION")
-        return Call(self.count, name, round(1e6 * milliseconds), kind, operands, list(calls))
+        return HostCall(self.count, name, round(1e6 * milliseconds), kind, operands, list(calls))
 
 
 def on(device: torch.device, elements: int = 1000, dtype: torch.dtype = torch.float32) -> Operand:
@@ -194,7 +196,7 @@ def test_copies_between_devices_are_counted_once_in_the_type_that_is_written() -
     assert sum(row.copied for row in _rows.rows_of(calls, [])) == 120
 
 
-def fallback(call: Recorder, name: str, *operands: Operand, calls: Any = ()) -> Call:
+def fallback(call: Recorder, name: str, *operands: Operand, calls: Any = ()) -> HostCall:
     """As at::native::cpu_fallback: copies to the CPU, the CPU's kernel, and a copy back."""
     there = [call("aten::copy_", 1, on(CPU, o.elements, o.dtype), o) for o in operands]
     to_cpu = call("aten::_to_cpu", 1 + len(there), *operands, calls=there)
@@ -299,13 +301,16 @@ def test_torchs_events_become_calls() -> None:
     node = event_of_torchs("MmBackward0", 4, scope="BACKWARD_FUNCTION")
     (region, backward) = _records.calls_of(SimpleNamespace(experimental_event_tree=lambda: [outer, node]))
     operand = Operand(CUDA, torch.float16, 6)
-    assert region == Call(
+    assert region == HostCall(
         1,
         "step",
         10,
         "region",
         (),
-        [Call(2, "aten::cat", 20, "operator", (operand, operand)), Call(3, "aten::mm", 30, "operator", (operand,))],
+        [
+            HostCall(2, "aten::cat", 20, "operator", (operand, operand)),
+            HostCall(3, "aten::mm", 30, "operator", (operand,)),
+        ],
     )
     assert (backward.kind, backward.id) == ("autograd", 4)
 

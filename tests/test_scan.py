@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fourfold
-from fourfold.scanning.capture import Captured
+from fourfold.scanning.capture import CapturedStep
 from fourfold.scanning.fakes import Fakes
 from scans import B, H, T, check, loop, module_steps, outcome, spiking
 
@@ -141,15 +141,15 @@ def test_few_steps(steps: int) -> None:
 
 
 @pytest.fixture
-def traces(monkeypatch: pytest.MonkeyPatch) -> list[Captured]:
+def traces(monkeypatch: pytest.MonkeyPatch) -> list[CapturedStep]:
     """The traces of steps, in order."""
-    found: list[Captured] = []
-    of = Captured.of
-    monkeypatch.setattr(Captured, "of", lambda *given: found.append(of(*given)) or found[-1])
+    found: list[CapturedStep] = []
+    of = CapturedStep.of
+    monkeypatch.setattr(CapturedStep, "of", lambda *given: found.append(of(*given)) or found[-1])
     return found
 
 
-def test_lengths_and_batch_sizes_share_a_trace(traces: list[Captured]) -> None:
+def test_lengths_and_batch_sizes_share_a_trace(traces: list[CapturedStep]) -> None:
     def step(h: Tensor, x: Tensor) -> Any:
         return torch.tanh(h + x), h
 
@@ -162,7 +162,7 @@ def test_lengths_and_batch_sizes_share_a_trace(traces: list[Captured]) -> None:
 
 
 @torch.no_grad()
-def test_fresh_functions_with_the_same_code_share_a_trace(traces: list[Captured]) -> None:
+def test_fresh_functions_with_the_same_code_share_a_trace(traces: list[CapturedStep]) -> None:
     """One for each default of an argument, also for more than Dynamo's own limit of 8."""
     for k in (*range(9), 8, 0):
         carry, _ = fourfold.scan(lambda h, x, k=k: (h + k * x, None), torch.zeros(3), torch.ones(T, 3))
@@ -180,7 +180,7 @@ def test_many_shapes_of_one_step() -> None:
             assert carry.flatten()[0] == T
 
 
-def test_sizes_that_no_tensor_has(traces: list[Captured]) -> None:
+def test_sizes_that_no_tensor_has(traces: list[CapturedStep]) -> None:
     """With a dynamic batch: products of sizes, means, and values that are the same in every step."""
     weight = nn.Parameter(torch.randn(H, H) / 3)
 

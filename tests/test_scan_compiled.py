@@ -13,7 +13,7 @@ from torch._higher_order_ops.scan import scan as torchs_scan
 
 import fourfold
 from fourfold.scanning import capture, function
-from fourfold.scanning.halves import Refused
+from fourfold.scanning.step_graphs import Refused
 from scans import loop as loop_along
 
 B, H = 3, 4
@@ -212,7 +212,7 @@ def test_a_step_of_torchs_operator_that_cannot_be_one_loop_runs_in_python(monkey
         raise Refused("a reason")
 
     monkeypatch.setenv("FOURFOLD_STRICT", "0")
-    monkeypatch.setattr(function, "halves_of", refused)
+    monkeypatch.setattr(function, "step_graphs_of", refused)
 
     def f(xs: Tensor) -> Any:
         return torchs_scan(lambda carry, x: (carry + x, carry * 2), xs[0], xs)

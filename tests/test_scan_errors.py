@@ -207,7 +207,7 @@ def test_errors_of_the_graph_say_what_is_wrong(monkeypatch: pytest.MonkeyPatch) 
     def fails(*given: Any) -> Any:
         raise RuntimeError("a reason")
 
-    monkeypatch.setattr(function, "halves_of", fails)
+    monkeypatch.setattr(function, "step_graphs_of", fails)
     with pytest.raises(RuntimeError, match="scan: the step can't be traced at .*: RuntimeError: a reason"):
         fourfold.scan(lambda h, x: (h + x, x), torch.zeros(B), torch.randn(T, B))
 

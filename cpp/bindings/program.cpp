@@ -16,7 +16,7 @@ namespace {
 
 // Program(text, name, generator, device): called with a tensor or a number for each of the program's inputs, returns
 // its output, or a tuple of several. name: shown by profilers.
-struct Program {
+struct ProgramObject {
   PyObject_HEAD
   vectorcallfunc vectorcall;
   fourfold_program* program;
@@ -52,7 +52,7 @@ PyObject* call_program(PyObject* callable, PyObject* const* arguments, size_t fl
 }
 
 int init_program(PyObject* made, PyObject* given, PyObject*) {
-  Program& self = *reinterpret_cast<Program*>(made);
+  ProgramObject& self = *reinterpret_cast<ProgramObject*>(made);
   const char* text = nullptr;
   const char* name = "fourfold_program";
   Py_ssize_t length = 0;
@@ -82,9 +82,9 @@ int init_program(PyObject* made, PyObject* given, PyObject*) {
 
 void dealloc_program(PyObject* made) {
   PyTypeObject* type = Py_TYPE(made);
-  fourfold_program_delete(reinterpret_cast<Program*>(made)->program);
-  delete reinterpret_cast<Program*>(made)->name;
-  delete reinterpret_cast<Program*>(made)->device;
+  fourfold_program_delete(reinterpret_cast<ProgramObject*>(made)->program);
+  delete reinterpret_cast<ProgramObject*>(made)->name;
+  delete reinterpret_cast<ProgramObject*>(made)->device;
   type->tp_free(made);
   Py_DECREF(type);
 }
@@ -92,7 +92,7 @@ void dealloc_program(PyObject* made) {
 }  // namespace
 
 PyObject* make_program_type() {
-  PyObject* type = make_vectorcall_type<Program>(
+  PyObject* type = make_vectorcall_type<ProgramObject>(
       "fourfold.Program", "A pointwise program: called with its inputs, gives its outputs.", init_program,
       dealloc_program);
   program_type = reinterpret_cast<PyTypeObject*>(type);
@@ -101,7 +101,7 @@ PyObject* make_program_type() {
 
 graph::NamedProgram program_of(PyObject* object) {
   TORCH_CHECK_TYPE(Py_TYPE(object) == program_type, "expected a Program, but got ", Py_TYPE(object)->tp_name);
-  const Program& self = *reinterpret_cast<const Program*>(object);
+  const ProgramObject& self = *reinterpret_cast<const ProgramObject*>(object);
   TORCH_CHECK_TYPE(self.program != nullptr, "program: expected one that was made of a text");
   return {self.program, self.name->c_str(), *self.device};
 }

@@ -36,7 +36,7 @@ constexpr size_t nowhere = static_cast<size_t>(-1);
 // `kept`, which the operator computes only if a backward may follow. Calls that it doesn't support are passed to
 // other(): subclasses of Tensor, function modes, transforms, tracing. If the operator throws, it calls refuse(error,
 // *arguments).
-struct Call {
+struct CallObject {
   PyObject_HEAD
   vectorcallfunc vectorcall;
   const c10::OperatorHandle* op;
@@ -125,7 +125,7 @@ bool alike(const Stack& stack) {
 }
 
 // Pushes all arguments. Returns false for unsupported ones.
-bool read_all(const Call& self, PyObject* const* given, size_t count, Stack& stack) {
+bool read_all(const CallObject& self, PyObject* const* given, size_t count, Stack& stack) {
   const std::vector<Argument>& arguments = *self.arguments;
   if (count < self.required || count > arguments.size()) return false;
   stack.reserve(arguments.size());
@@ -150,7 +150,7 @@ bool requires_grad(const IValue& value) {
   return std::any_of(elements.begin(), elements.end(), requires_grad);
 }
 
-PyObject* run(const Call& self, Stack& stack) {
+PyObject* run(const CallObject& self, Stack& stack) {
   HANDLE_TH_ERRORS
   const bool recording = at::GradMode::is_enabled();
   if (self.save_at != nowhere) {
@@ -172,7 +172,7 @@ PyObject* run(const Call& self, Stack& stack) {
   END_HANDLE_TH_ERRORS
 }
 
-PyObject* refuse(const Call& self, PyObject* const* given, size_t count) {
+PyObject* refuse(const CallObject& self, PyObject* const* given, size_t count) {
   HANDLE_TH_ERRORS
   const pybind11::error_already_set error;  // fetches and clears the current error
   std::vector<PyObject*> arguments{error.value().ptr()};
@@ -182,7 +182,7 @@ PyObject* refuse(const Call& self, PyObject* const* given, size_t count) {
 }
 
 PyObject* call(PyObject* callable, PyObject* const* given, size_t flags, PyObject* names) {
-  const Call& self = *reinterpret_cast<const Call*>(callable);
+  const CallObject& self = *reinterpret_cast<const CallObject*>(callable);
   const auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
   Stack stack;
   if (names != nullptr || is_watched() || !read_all(self, given, count, stack)) {
@@ -195,7 +195,7 @@ PyObject* call(PyObject* callable, PyObject* const* given, size_t flags, PyObjec
 }
 
 int make_call(PyObject* made, PyObject* given, PyObject*) try {
-  Call& self = *reinterpret_cast<Call*>(made);
+  CallObject& self = *reinterpret_cast<CallObject*>(made);
   const char* name = nullptr;
   Py_ssize_t kept = 0;
   PyObject *other = nullptr, *refuse = nullptr;
@@ -242,7 +242,7 @@ int fill(PyObject* module) {
     return type == nullptr ? -1 : PyModule_AddObject(module, name, type);
   };
   // One for each operator, never freed.
-  PyObject* const type = fourfold::bindings::make_vectorcall_type<Call>(
+  PyObject* const type = fourfold::bindings::make_vectorcall_type<CallObject>(
       "fourfold.Call", "An operator's calls.", make_call, nullptr);
   const int failed = add("Call", type);
   if (failed != 0 || add("Program", fourfold::bindings::make_program_type()) != 0) return -1;

@@ -7,7 +7,7 @@
 namespace fourfold::cpu {
 
 void parallel_for(int64_t begin, int64_t end, int64_t grain, void (*body)(void*, int64_t, int64_t), void* context) {
-  struct Call {
+  struct Task {
     void (*body)(void*, int64_t, int64_t);
     void* context;
   } pair{body, context};
@@ -15,8 +15,8 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, void (*body)(void*,
       torch_parallel_for(
           begin, end, grain,
           [](int64_t from, int64_t until, void* data) {
-            const Call* call = static_cast<const Call*>(data);
-            call->body(call->context, from, until);
+            const Task* task = static_cast<const Task*>(data);
+            task->body(task->context, from, until);
           },
           &pair),
       "a parallel region");

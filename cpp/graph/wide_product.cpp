@@ -46,7 +46,7 @@ bool is_plain_float(const at::Tensor& tensor) {
 }
 
 // Whether rows or columns are contiguous and don't overlap.
-bool lies_as_matrix(const at::Tensor& tensor) {
+bool is_dense_matrix(const at::Tensor& tensor) {
   if (!is_plain_float(tensor) || tensor.dim() != 2) return false;
   const int64_t row = tensor.stride(0), column = tensor.stride(1);
   return (column == 1 && row >= tensor.size(1)) || (row == 1 && column >= tensor.size(0));
@@ -92,15 +92,15 @@ bool multiply_by_onednn(torch::jit::Stack& stack) {
   const size_t first = has_bias ? 1 : 0;
   if (!at::globalContext().userEnabledMkldnn() || !stack[first].isTensor() || !stack[first + 1].isTensor()) return false;
   const at::Tensor &a = stack[first].toTensor(), &b = stack[first + 1].toTensor();
-  if (!lies_as_matrix(a) || !lies_as_matrix(b) || a.size(1) != b.size(0) || a.numel() == 0 || b.numel() == 0) return false;
+  if (!is_dense_matrix(a) || !is_dense_matrix(b) || a.size(1) != b.size(0) || a.numel() == 0 || b.numel() == 0) return false;
   if (a.size(0) < fewest_rows || a.size(1) < least_depth || a.size(0) * a.size(1) < fewest / b.size(1)) return false;
-  const bool turns = !has_bias && is_better_transposed(a, b);
-  if (!turns && a.stride(1) != 1 && b.size(1) < fewest_columns) return false;
+  const bool is_transposed = !has_bias && is_better_transposed(a, b);
+  if (!is_transposed && a.stride(1) != 1 && b.size(1) < fewest_columns) return false;
   if (has_bias) {
     const bool is_plain_sum = stack.size() == 5 && is_one(stack[3]) && is_one(stack[4]) && stack[0].isTensor();
     if (!is_plain_sum || !is_bias(stack[0].toTensor(), b.size(1))) return false;
   }
-  at::Tensor result = turns ? product(b.t(), a.t(), {}).t().contiguous()
+  at::Tensor result = is_transposed ? product(b.t(), a.t(), {}).t().contiguous()
                             : product(a, b, has_bias ? stack[0] : c10::IValue());
   stack.clear();
   stack.emplace_back(std::move(result));

@@ -16,9 +16,9 @@
 namespace fourfold::program {
 
 // A compiled program prepared for tensors of certain sizes and strides.
-class Call {
+class PreparedCall {
  public:
-  virtual ~Call() = default;
+  virtual ~PreparedCall() = default;
 
   // Computes the outputs, which the caller allocates. Any number of threads may call it at once.
   virtual void run(const Tensor* inputs, const Tensor* outputs) const = 0;
@@ -38,7 +38,7 @@ class Executable {
   virtual ~Executable() = default;
 
   // sizes: of the axes. The tensors' data pointers are ignored. The executable must outlive the result.
-  virtual std::unique_ptr<const Call> prepare(
+  virtual std::unique_ptr<const PreparedCall> prepare(
       const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs) const = 0;
   // Runs a loop's steps in one nest, see fourfold_program_run_steps(). False if there is no compiled nest (yet).
   virtual bool run_steps(

@@ -148,7 +148,7 @@ void GridLayout::choose_lanes(bool is_aligned, const fourfold_steps* steps) {
 }
 
 void GridLayout::share_rows() {
-  const bool is_across = split_ == GridSplit::side;
+  const bool has_row_per_lane = split_ == GridSplit::side;
   const int sums = count_column_sums(program_);
   const int64_t vectors = divided(axes_.columns, lanes_);
   // Operands that all rows share don't count: they are loaded before the loop over rows if they fit (nest/grid/rows.py),
@@ -161,7 +161,7 @@ void GridLayout::share_rows() {
   });
   const int64_t most = std::clamp<int64_t>(most_registers / (lanes_ * (tensors + sums)), 1, most_each);
   copies_ = program_.values.size() > 48 ? 1 : 2;
-  if (is_across) {
+  if (has_row_per_lane) {
     group_ = vectors <= 2 ? 1 : parts_of_rows;
   } else if (vectors <= neighbours * most && sums == 0) {
     group_ = std::min(neighbours, power_of_two(vectors));
@@ -172,7 +172,7 @@ void GridLayout::share_rows() {
   }
   each_ = divided(vectors, group_) <= most ? divided(vectors, group_) : 0;
   const int64_t of_block = group_ > neighbours ? threads : threads_of_rows;
-  const int64_t rows_of_block = is_across ? neighbours : std::max<int64_t>(1, of_block / group_);
+  const int64_t rows_of_block = has_row_per_lane ? neighbours : std::max<int64_t>(1, of_block / group_);
   const int64_t groups = divided(axes_.rows, rows_of_block);
   if (sums > 0) {
     blocks_ = std::min(groups, wanted_blocks);
@@ -189,11 +189,11 @@ void GridLayout::share_rows() {
   if (groups >= few_blocks || rounds < fewest_rounds) return;
   is_split_ = true;
   each_ = 0;
-  if (!is_across) group_ = threads;
+  if (!has_row_per_lane) group_ = threads;
   const int64_t wanted = std::min(divided(wanted_blocks, std::max<int64_t>(1, groups)), divided(vectors, 2 * group_));
   chunk_ = divided(divided(vectors, std::max<int64_t>(1, wanted)), group_) * group_;
   chunks_ = divided(vectors, chunk_);
-  const int64_t row_groups = divided(axes_.rows, is_across ? neighbours : 1);
+  const int64_t row_groups = divided(axes_.rows, has_row_per_lane ? neighbours : 1);
   blocks_ = row_groups * chunks_;
   scratch_bytes_ = count_reductions(program_) * axes_.rows * chunks_ * bytes_of_part;
 }

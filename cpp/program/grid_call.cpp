@@ -43,7 +43,7 @@ class GridExecutable final : public Executable {
   GridExecutable(const GridDevice& device, int32_t index, const Program& program, std::string_view text)
       : device_(device), index_(index), program_(program), nests_(nests_of(text, device.target(index))) {}
 
-  std::unique_ptr<const Call> prepare(
+  std::unique_ptr<const PreparedCall> prepare(
       const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs) const override;
   bool run_steps(const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs,
                  const fourfold_steps& steps) const override {
@@ -137,7 +137,7 @@ class KernelsOfLayout {
   mutable std::atomic<const Kernels*> kernels_{nullptr};
 };
 
-class GridCall final : public Call {
+class GridCall final : public PreparedCall {
  public:
   GridCall(const GridExecutable& made, const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs)
       : made_(made), vectors_(made, GridLayout(made.program(), sizes, inputs, outputs, true)) {
@@ -157,7 +157,7 @@ class GridCall final : public Call {
   std::optional<KernelsOfLayout> numbers_;  // scalar accesses, for unaligned tensors
 };
 
-std::unique_ptr<const Call> GridExecutable::prepare(
+std::unique_ptr<const PreparedCall> GridExecutable::prepare(
     const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs) const {
   return std::make_unique<GridCall>(*this, sizes, inputs, outputs);
 }

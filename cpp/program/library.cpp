@@ -32,7 +32,7 @@ struct Layout {
   std::vector<int64_t> key;
   std::vector<Shape> shapes;   // of each whole output
   std::vector<bool> is_given;  // for each whole output, whether it is written into a given tensor
-  std::unique_ptr<const Call> call;
+  std::unique_ptr<const PreparedCall> call;
 
   void add(const fourfold_tensor& given) {
     key.push_back(given.dtype);

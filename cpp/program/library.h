@@ -15,7 +15,7 @@ class Prepared {
   virtual ~Prepared() = default;
   // The tensors must have those layouts.
   virtual void run(const fourfold_tensor* inputs, const fourfold_tensor* outputs) const = 0;
-  // See Call.
+  // See PreparedCall.
   virtual int64_t parts() const = 0;
   virtual void run_part(const fourfold_tensor* inputs, const fourfold_tensor* outputs, int64_t part, int64_t parts) const = 0;
 };

@@ -2,7 +2,7 @@
 
 from fourfold import _cmake, _waiting
 
-if _cmake.asked_for_alone():
+if _cmake.is_requested():
     raise SystemExit(_cmake.print_folder())
 _waiting.prepare_demo()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 REINSTALL = "reinstall it, in its source tree: pip install --force-reinstall --no-deps ."
 
 
-def asked_for_alone() -> bool:
+def is_requested() -> bool:
     """Whether it is called like by CMake, which should not wait for torch, nor fail if torch can't be imported."""
     return sys.orig_argv[-3:] == ["-m", "fourfold", "--cmake-dir"]
 

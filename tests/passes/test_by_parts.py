@@ -13,10 +13,10 @@ from compiled import compiled, draw, results_of
 from fourfold.compiler.analysis.parts import MOST_STACKED
 from fourfold.compiler.passes.by_parts import MOST_COMPUTED, by_parts
 from fourfold.compiler.passes.canonicalize import canonicalize
+from fourfold.compiler.passes.cse import cse
 from fourfold.compiler.passes.epilogues import epilogues
 from fourfold.compiler.passes.flatten import flatten
 from fourfold.compiler.passes.fuse import fuse
-from fourfold.compiler.passes.share import share
 from fourfold.compiler.pipeline.record import Record
 from graphs import assert_alike, operators, traced
 
@@ -206,15 +206,13 @@ def test_stacks_that_stay_whole(function: Callable[..., Tensor]) -> None:
 
 def test_one_slice_of_equal_slices_is_read() -> None:
     assert passed(lambda x, y: x * y + turned(x), x, y).count("slice") == 0
-    module = share(by_parts(canonicalize(traced(lambda x, y: x * y + turned(x), x.detach(), y.detach()))))
+    module = cse(by_parts(canonicalize(traced(lambda x, y: x * y + turned(x), x.detach(), y.detach()))))
     assert operators(module).count("slice") == 4
 
 
 def passed(function: Callable[..., object], *arguments: Tensor, dynamic: bool = False) -> list[str]:
     arguments = tuple(each.detach() for each in arguments)
-    module = epilogues(
-        fuse(flatten(share(by_parts(share(canonicalize(traced(function, *arguments, dynamic=dynamic)))))))
-    )
+    module = epilogues(fuse(flatten(cse(by_parts(cse(canonicalize(traced(function, *arguments, dynamic=dynamic))))))))
     module.graph.lint()
     assert_alike(module, function, *arguments)
     return [name for name in operators(module) if name not in ("slice", "getitem", "permute", "unsqueeze", "select")]

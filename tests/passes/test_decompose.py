@@ -12,7 +12,7 @@ from torch.fx import Graph, GraphModule
 from torch.nn import functional as F
 
 from compiled import compiled, draw
-from fourfold.compiler.pipeline.record import Captured, Record
+from fourfold.compiler.pipeline.record import CapturedGraph, Record
 from fourfold.compiler.pipeline.tracing import kept_whole
 
 # The package exports the pass function under this name.
@@ -22,7 +22,7 @@ LAYER_NORM = aten.native_layer_norm_backward.default
 GROUP_NORM = aten.native_group_norm.default
 
 
-def captured(function: Callable[..., Tensor], *arguments: Tensor, **settings: object) -> Captured:
+def captured(function: Callable[..., Tensor], *arguments: Tensor, **settings: object) -> CapturedGraph:
     """Compares values and gradients with eager's; returns the captured graph."""
     record = Record()
     ours = compiled(function, record, **settings)

@@ -14,7 +14,7 @@ x = torch.randn(4, 6)
 
 
 def planned(function, *arguments: Tensor, **settings: bool):
-    return passes.run(passes.HALF, traced(function, *arguments, **settings)).meta
+    return passes.run(passes.FUSION, traced(function, *arguments, **settings)).meta
 
 
 def test_steps_outputs_and_last_uses() -> None:
@@ -45,7 +45,7 @@ def test_results_of_several() -> None:
 )
 def test_arithmetic_of_sizes(function, number: float) -> None:
     module = traced(function, x, dynamic=True)
-    assert "number" in [step[0] for step in passes.run(passes.HALF, module).meta["plan"].steps]
+    assert "number" in [step[0] for step in passes.run(passes.FUSION, module).meta["plan"].steps]
     compiled = torch.compile(function, backend="fourfold", dynamic=True)
     torch.testing.assert_close(compiled(x), function(x))
     assert number in (len(function(x)), float(function(x)[0]), pytest.approx(float(function(x)[0])))
@@ -66,5 +66,5 @@ def test_constants() -> None:
 
 def test_passes_are_timed() -> None:
     seconds = planned(lambda x: x.sin(), x)["seconds"]
-    assert list(seconds) == list(dict.fromkeys(each.__name__ for each in passes.HALF))
+    assert list(seconds) == list(dict.fromkeys(each.__name__ for each in passes.FUSION))
     assert all(value > 0 for value in seconds.values())

@@ -13,21 +13,21 @@ from torch.utils.checkpoint import checkpoint
 import fourfold
 from compiled import assert_same, compiled, draw, results_of
 from fourfold.compiler.lowering.product_gradients import CUMPROD
-from fourfold.compiler.pipeline.record import Captured, Record
+from fourfold.compiler.pipeline.record import CapturedGraph, Record
 from nests import needs_nests
 
 aten = torch.ops.aten
 NESTS, INTERPRETER = ({"options": {"generator": name}} for name in ("llvm", "interpreter"))
 
 
-def trained(function: Callable[..., Tensor], *arguments: Tensor, **settings: object) -> Captured:
+def trained(function: Callable[..., Tensor], *arguments: Tensor, **settings: object) -> CapturedGraph:
     """Compares values, gradients and layouts with eager's; returns the captured graph."""
     record = Record()
     assert_same(results_of(compiled(function, record, **settings), arguments), results_of(function, arguments))
     return record.captured[0]
 
 
-def steps(captured: Captured) -> list[str]:
+def steps(captured: CapturedGraph) -> list[str]:
     """The names of the operators that torch runs in the backward."""
     return [step[1][0] for step in captured.backward.compiled.plan.steps if step[0] == "operator"]
 

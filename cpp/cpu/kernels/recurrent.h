@@ -29,7 +29,7 @@ constexpr int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 constexpr int64_t greatest(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // How threads split a layer's work. Blocks are vectors of hidden units.
-struct Plan {
+struct Partition {
   int64_t shares;
   bool by_rows;
   int64_t chunk_steps;  // the number of steps whose input projection, or gate gradients, are in memory at once
@@ -56,21 +56,21 @@ constexpr int64_t held_bytes = 192 * 1024;  // for a thread's rows of a chunk, b
 
 // bytes: the size of the weights that each step reads; chunk_bytes: of those that each chunk reads; row_bytes: of the
 // data that is held for a row of a step.
-inline Plan plan_of(
+inline Partition partition_of(
     const RecurrentLayer& layer, int64_t blocks, int64_t bytes, int64_t chunk_bytes, int64_t row_bytes, double work) {
   constexpr double enough = 1 << 25;               // multiply-adds that justify another thread: about 100 µs
   constexpr int64_t near = 512 * 1024;             // bytes of weights that fit each thread's own cache
   constexpr int64_t far = 1024 * 1024;             // replaces held_bytes if a chunk's weights don't fit that cache
   const int64_t threads = work < 2 * enough ? 1 : usable_threads();
-  Plan plan{least(threads, static_cast<int64_t>(work / enough) + 1), false, 1};
+  Partition partition{least(threads, static_cast<int64_t>(work / enough) + 1), false, 1};
   if (threads > 1) {
-    plan.by_rows = bytes <= near && layer.batch >= 4 * plan.shares;
-    if (!plan.by_rows) plan.shares = least(plan.shares, blocks);
+    partition.by_rows = bytes <= near && layer.batch >= 4 * partition.shares;
+    if (!partition.by_rows) partition.shares = least(partition.shares, blocks);
   }
-  const int64_t shares = greatest(plan.shares, 1);
+  const int64_t shares = greatest(partition.shares, 1);
   const int64_t room = chunk_bytes > near * shares ? far : held_bytes;
-  plan.chunk_steps = steps_within(layer, room * shares, row_bytes);
-  return plan;
+  partition.chunk_steps = steps_within(layer, room * shares, row_bytes);
+  return partition;
 }
 
 // Whether a call has so few rows that reading the weights takes most of its time, packed or not.
@@ -89,7 +89,7 @@ bool in_place(const RecurrentLayer& layer, int64_t gates, int64_t rows) {
 // Splits by hidden units, so that each thread reads its own part of the weights. The time is that of reading them,
 // which equals the multiply-adds of two rows: `step` of them justify a barrier, `call` of them justify waking a thread.
 template <typename Cell>
-Plan plan_in_place(const RecurrentLayer& layer, int64_t blocks) {
+Partition partition_in_place(const RecurrentLayer& layer, int64_t blocks) {
   constexpr double step = 1 << 16;
   constexpr double call = 1 << 19;
   const auto products = [&](int64_t rows, int64_t depth) {
@@ -102,9 +102,9 @@ Plan plan_in_place(const RecurrentLayer& layer, int64_t blocks) {
   return {greatest(shares, 1), false, greatest(layer.time, 1)};
 }
 
-inline Part part_of(const Plan& plan, const RecurrentLayer& layer, int64_t blocks, int64_t begin, int64_t end) {
-  if (plan.by_rows) return {layer.batch * begin / plan.shares, layer.batch * end / plan.shares, 0, blocks};
-  return {0, layer.batch, blocks * begin / plan.shares, blocks * end / plan.shares};
+inline Part part_of(const Partition& partition, const RecurrentLayer& layer, int64_t blocks, int64_t begin, int64_t end) {
+  if (partition.by_rows) return {layer.batch * begin / partition.shares, layer.batch * end / partition.shares, 0, blocks};
+  return {0, layer.batch, blocks * begin / partition.shares, blocks * end / partition.shares};
 }
 
 // The number of a part's rows that are active in step t; these come first.

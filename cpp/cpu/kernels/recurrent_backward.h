@@ -24,11 +24,11 @@ class Backward {
   static constexpr bool own_sums = !std::is_same_v<M, S>;
 
  public:
-  Backward(const RecurrentBackward& job, const Plan& plan)
+  Backward(const RecurrentBackward& job, const Partition& partition)
       : job_(job),
         layer_(job.layer),
         resets_(resets_of(job.layer)),
-        plan_(plan),
+        partition_(partition),
         size_(layer_.hidden_size),
         hidden_({layer_.weight_hh, layer_.weight_hh_leading_dim, size_, size_, gates,
                  [](int k) { return Cell::hidden_gate(grads - gates + k); }}),
@@ -36,14 +36,14 @@ class Backward {
                 gates, [](int k) { return Cell::input_gate(k); }}),
         memory_(hidden_.size() + input_.size()),
         room_size_(greatest(hidden_.room(), input_.room())),
-        room_(plan.shares * room_size_),
+        room_(partition.shares * room_size_),
         states_(2 * layer_.batch * size_),
-        grads_(plan.chunk_steps * layer_.batch * grads * size_),
+        grads_(partition.chunk_steps * layer_.batch * grads * size_),
         lost_size_(layer_.time * layer_.batch > plain_pieces * piece_rows ? weights_size() : 0),
-        rounded_(own_sums && !plan.by_rows && layer_.time * layer_.batch <= piece_rows),
-        sums_(job.need_weights ? plan.shares * sums_size() + common_size() + (plan.by_rows ? 0 : lost_size_) : 0),
-        rows_(job.need_weights ? plan.shares * packed_rows_size() : 0),
-        lists_(3 * plan.shares * plan.chunk_steps * layer_.batch),
+        rounded_(own_sums && !partition.by_rows && layer_.time * layer_.batch <= piece_rows),
+        sums_(job.need_weights ? partition.shares * sums_size() + common_size() + (partition.by_rows ? 0 : lost_size_) : 0),
+        rows_(job.need_weights ? partition.shares * packed_rows_size() : 0),
+        lists_(3 * partition.shares * partition.chunk_steps * layer_.batch),
         zeros_(greatest(size_, 1)) {
     hidden_.data = memory_.get();
     input_.data = memory_.get() + hidden_.size();
@@ -51,21 +51,21 @@ class Backward {
   }
 
   void run() const {
-    team(plan_.shares, [&](Member& member) {
+    team(partition_.shares, [&](Member& member) {
       [[maybe_unused]] const TilesInUse tiles;
       pack(member);
       member.wait();
-      const Part part = part_of(plan_, layer_, hidden_.blocks(), member.begin(), member.end());
+      const Part part = part_of(partition_, layer_, hidden_.blocks(), member.begin(), member.end());
       begin_states(part);
-      for (int64_t first = 0; first < layer_.time; first += plan_.chunk_steps) {
-        const int64_t end = least(first + plan_.chunk_steps, layer_.time);
+      for (int64_t first = 0; first < layer_.time; first += partition_.chunk_steps) {
+        const int64_t end = least(first + partition_.chunk_steps, layer_.time);
         for (int64_t s = first; s < end; ++s) {
           step_gates(part, first, s);
-          if (!plan_.by_rows) member.wait();
+          if (!partition_.by_rows) member.wait();
           if (needs_h(s)) step_h(part, member, first, s);
         }
         finish_chunk(part, member, first, end);
-        if (!plan_.by_rows) member.wait();
+        if (!partition_.by_rows) member.wait();
       }
       if (layer_.time == 0) finish_chunk(part, member, 0, 0);  // writes zeros
       if (job_.need_states) end_states(part);
@@ -83,13 +83,13 @@ class Backward {
 
   // The size of a share's sums: of the biases and, if shares have their own rows, of the weights with their rounding
   // errors.
-  int64_t sums_size() const { return 2 * grads * size_ + (plan_.by_rows ? weights_size() + lost_size_ : 0); }
+  int64_t sums_size() const { return 2 * grads * size_ + (partition_.by_rows ? weights_size() + lost_size_ : 0); }
 
   // The size of the weights' sums that all shares have in common, if they can't accumulate in the returned tensors.
-  int64_t common_size() const { return own_sums && !plan_.by_rows && !rounded_ ? weights_size() : 0; }
+  int64_t common_size() const { return own_sums && !partition_.by_rows && !rounded_ ? weights_size() : 0; }
 
   int64_t packed_rows_size() const {
-    const int64_t rows = least(plan_.chunk_steps * layer_.batch, piece_rows);
+    const int64_t rows = least(partition_.chunk_steps * layer_.batch, piece_rows);
     return outer_size<E>(size_, rows) + outer_size<E>(layer_.input_size, rows) + outer_size<E>(lanes<S>, rows);
   }
 
@@ -102,7 +102,7 @@ class Backward {
   bool is_reset(int64_t t, int64_t row) const { return resets_ != nullptr && resets_[first_row(layer_, t) + row]; }
 
   void pack(const Member& member) const {
-    const auto share_of = [&](int64_t blocks, int64_t k) { return blocks * k / plan_.shares; };
+    const auto share_of = [&](int64_t blocks, int64_t k) { return blocks * k / partition_.shares; };
     const int64_t begin = member.begin();
     const int64_t end = member.end();
     if (needs_h(0)) hidden_.pack(share_of(hidden_.blocks(), begin), share_of(hidden_.blocks(), end));
@@ -169,7 +169,7 @@ class Backward {
 
   // A member's lists of pointers to rows: of gate gradients, of h, of the input.
   const M** list(int64_t share, int64_t k) const {
-    return lists_.get() + (3 * share + k) * plan_.chunk_steps * layer_.batch;
+    return lists_.get() + (3 * share + k) * partition_.chunk_steps * layer_.batch;
   }
 
   // Computes the gradient of h before step t, for the part's rows and units, from the gates' gradients.
@@ -191,9 +191,9 @@ class Backward {
 
   void finish_chunk(const Part& part, const Member& member, int64_t first, int64_t end) const {
     const bool begin = first == 0;
-    if (plan_.by_rows) {
+    if (partition_.by_rows) {
       for (int64_t share = member.begin(); share < member.end(); ++share) {
-        const Part own = part_of(plan_, layer_, hidden_.blocks(), share, share + 1);
+        const Part own = part_of(partition_, layer_, hidden_.blocks(), share, share + 1);
         const int64_t count = list_rows(own, share, first, end);
         if (job_.need_weights) add_weights(own, share, count, sums_of(share), begin);
         if (job_.need_input) grad_inputs(list(share, 0), list(share, 2), count, share);
@@ -203,8 +203,8 @@ class Backward {
     const int64_t count = list_rows(part, member.begin(), first, end);
     if (job_.need_weights) add_weights(part, member.begin(), count, sums_of(0), begin);
     if (!job_.need_input) return;
-    const int64_t from = count * member.begin() / plan_.shares;
-    const int64_t until = count * member.end() / plan_.shares;
+    const int64_t from = count * member.begin() / partition_.shares;
+    const int64_t until = count * member.end() / partition_.shares;
     grad_inputs(list(member.begin(), 0) + from, list(member.begin(), 2) + from, until - from, member.begin());
   }
 
@@ -226,8 +226,8 @@ class Backward {
 
   WeightSums<S> sums_of(int64_t share) const {
     S* gate_sums = sums_.get() + share * sums_size();
-    S* weights = plan_.by_rows ? gate_sums + 2 * grads * size_ : sums_.get() + plan_.shares * sums_size();
-    S* lost = lost_size_ == 0 ? nullptr : weights + (plan_.by_rows ? weights_size() : common_size());
+    S* weights = partition_.by_rows ? gate_sums + 2 * grads * size_ : sums_.get() + partition_.shares * sums_size();
+    S* lost = lost_size_ == 0 ? nullptr : weights + (partition_.by_rows ? weights_size() : common_size());
     const int64_t hh = gates * size_ * layer_.input_size;
     S* lost_hh = lost == nullptr ? nullptr : lost + hh;
     if constexpr (!own_sums) {
@@ -298,11 +298,11 @@ class Backward {
 
   // Adds the sums of all shares, in order, and writes them to the job's memory; then the biases.
   void add_up(const Member& member) const {
-    const int64_t begin = gates * size_ * member.begin() / plan_.shares;
-    const int64_t end = gates * size_ * member.end() / plan_.shares;
+    const int64_t begin = gates * size_ * member.begin() / partition_.shares;
+    const int64_t end = gates * size_ * member.end() / partition_.shares;
     const WeightSums<S> all = sums_of(0);
     for (int64_t row = begin; row < end; ++row) finish_row(all, row);
-    for (int64_t share = 1; plan_.by_rows && share < plan_.shares; ++share) {
+    for (int64_t share = 1; partition_.by_rows && share < partition_.shares; ++share) {
       const WeightSums<S> more = sums_of(share);
       for (int64_t row = begin; row < end; ++row) {
         finish_row(more, row);
@@ -317,7 +317,7 @@ class Backward {
                   all.weight_hh.at(row, 0).data, size_);
     }
     if (member.begin() != 0) return;
-    for (int64_t share = 0; share < (plan_.by_rows ? plan_.shares : 1); ++share) {
+    for (int64_t share = 0; share < (partition_.by_rows ? partition_.shares : 1); ++share) {
       const Totals<S> more = gate_totals(sums_of(share));
       more.finish(0, grads * size_);
       if (share > 0) add_values(all.gates, more.data, grads * size_);
@@ -348,7 +348,7 @@ class Backward {
   const RecurrentBackward& job_;
   const RecurrentLayer& layer_;
   const bool* resets_;
-  const Plan plan_;
+  const Partition partition_;
   int64_t size_;
   Columns hidden_;
   Columns input_;
@@ -369,28 +369,28 @@ template <typename Cell, typename E>
 void run_backward(const RecurrentBackward& job) {
   const RecurrentLayer& layer = job.layer;
   if (few_rows(layer)) {
-    const Plan plan = plan_in_place<Cell>(layer, divide_up(layer.hidden_size, lanes<Sum<E>>));
+    const Partition partition = partition_in_place<Cell>(layer, divide_up(layer.hidden_size, lanes<Sum<E>>));
     // Packed float32 tiles are the fastest relative to their size, so unpacked weights win only for fewer rows.
     if (in_place<E>(layer, Cell::gates, std::is_same_v<E, float> ? 8 : 16)) {
-      return Backward<Cell, E, UnpackedColumns<E>>(job, plan).run();
+      return Backward<Cell, E, UnpackedColumns<E>>(job, partition).run();
     }
-    return Backward<Cell, E, PackedColumns<E>>(job, plan).run();
+    return Backward<Cell, E, PackedColumns<E>>(job, partition).run();
   }
   const int64_t depth = Cell::gates * layer.hidden_size;
   const double rows = static_cast<double>(first_row(layer, layer.time));
   const double work = 2 * rows * static_cast<double>(depth) * static_cast<double>(layer.input_size + layer.hidden_size);
   const auto bytes = static_cast<int64_t>(sizeof(Memory<E>));
   const int64_t row_bytes = Cell::grads * layer.hidden_size * bytes;
-  Plan plan = plan_of(
+  Partition partition = partition_of(
       layer, divide_up(layer.hidden_size, lanes<Sum<E>>), depth * (layer.hidden_size + layer.input_size) * bytes,
       0, row_bytes, work);
   // The boundaries of a sum's pieces determine its bits, so they must not depend on the number of threads that split
   // the units.
-  if (!plan.by_rows) plan.chunk_steps = steps_within(layer, held_bytes, row_bytes);
+  if (!partition.by_rows) partition.chunk_steps = steps_within(layer, held_bytes, row_bytes);
   // The weights' sums are read and written once per chunk: chunks need enough rows, and a single one with rounded_.
   const int64_t steps = divide_up(piece_rows, greatest(layer.batch, 1));
-  plan.chunk_steps = greatest(1, least(layer.time, greatest(plan.chunk_steps, steps)));
-  Backward<Cell, E, PackedColumns<E>>(job, plan).run();
+  partition.chunk_steps = greatest(1, least(layer.time, greatest(partition.chunk_steps, steps)));
+  Backward<Cell, E, PackedColumns<E>>(job, partition).run();
 }
 
 }  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL

@@ -83,20 +83,20 @@ class Forward {
   static constexpr bool own_state = !std::is_same_v<M, S>;
 
  public:
-  Forward(const RecurrentForward& job, const Plan& plan, const Weights& weights)
+  Forward(const RecurrentForward& job, const Partition& partition, const Weights& weights)
       : job_(job),
         layer_(job.layer),
         resets_(resets_of(job.layer)),
-        plan_(plan),
+        partition_(partition),
         weights_(weights),
         input_step_(factors<E>(layer_.input_size) * Factor<E>::per_factor),
         padded_(input_step_ == layer_.input_size ? 0 : first_row(layer_, layer_.time) * input_step_),
-        projected_(plan.chunk_steps * layer_.batch * weights.blocks() * width),
-        rows_(plan.shares * plan.chunk_steps * layer_.batch),
-        sources_(plan.shares * greatest(plan.chunk_steps, 1) * layer_.batch),
+        projected_(partition.chunk_steps * layer_.batch * weights.blocks() * width),
+        rows_(partition.shares * partition.chunk_steps * layer_.batch),
+        sources_(partition.shares * greatest(partition.chunk_steps, 1) * layer_.batch),
         zeros_(layer_.hidden_size),
-        room_(plan.shares * Weights::room),
-        columns_(by_columns() ? plan.shares * columns_size<E>(first_row(layer_, layer_.time), layer_.input_size) : 0),
+        room_(partition.shares * Weights::room),
+        columns_(by_columns() ? partition.shares * columns_size<E>(first_row(layer_, layer_.time), layer_.input_size) : 0),
         states_(own_state ? layer_.batch * layer_.hidden_size : 0) {
     copy_values(zeros_.get(), static_cast<const S*>(nullptr), layer_.hidden_size);
     pad_input();
@@ -105,9 +105,9 @@ class Forward {
   // pack(part, member): packs weights before a part's products.
   template <typename F>
   void run(const F& pack) const {
-    team(plan_.shares, [&](Member& member) {
+    team(partition_.shares, [&](Member& member) {
       [[maybe_unused]] const TilesInUse tiles;
-      const Part part = part_of(plan_, layer_, weights_.blocks(), member.begin(), member.end());
+      const Part part = part_of(partition_, layer_, weights_.blocks(), member.begin(), member.end());
       pack(part, member);
       run_part(part, member);
     });
@@ -135,12 +135,12 @@ class Forward {
 
   void run_part(const Part& part, Member& member) const {
     begin_states(part);
-    for (int64_t first = 0; first < layer_.time; first += plan_.chunk_steps) {
-      const int64_t end = least(first + plan_.chunk_steps, layer_.time);
+    for (int64_t first = 0; first < layer_.time; first += partition_.chunk_steps) {
+      const int64_t end = least(first + partition_.chunk_steps, layer_.time);
       project(part, member, first, end);
       for (int64_t s = first; s < end; ++s) {
         step(part, member, first, s);
-        if (!plan_.by_rows) member.wait();
+        if (!partition_.by_rows) member.wait();
       }
     }
     end_states(part);
@@ -152,15 +152,15 @@ class Forward {
   // The input projection of a part's rows in a chunk: (blocks, steps, rows, gates * lanes).
   S* projected(const Part& part, int64_t block, int64_t s, int64_t row) const {
     const int64_t part_rows = part.rows();
-    S* begin = plan_.by_rows ? projected_.get() + plan_.chunk_steps * part.row_begin * weights_.blocks() * width
-                             : projected_.get() + part.block_begin * plan_.chunk_steps * layer_.batch * width;
-    return begin + (((block - part.block_begin) * plan_.chunk_steps + s) * part_rows + row) * width;
+    S* begin = partition_.by_rows ? projected_.get() + partition_.chunk_steps * part.row_begin * weights_.blocks() * width
+                             : projected_.get() + part.block_begin * partition_.chunk_steps * layer_.batch * width;
+    return begin + (((block - part.block_begin) * partition_.chunk_steps + s) * part_rows + row) * width;
   }
 
   S* room_of(const Member& member) const { return room_.get() + member.begin() * Weights::room; }
 
   // The offset of a member's list of row pointers.
-  int64_t list_of(const Member& member) const { return member.begin() * plan_.chunk_steps * layer_.batch; }
+  int64_t list_of(const Member& member) const { return member.begin() * partition_.chunk_steps * layer_.batch; }
 
   void project(const Part& part, const Member& member, int64_t first, int64_t end) const {
     if constexpr (Weights::in_place) {
@@ -300,7 +300,7 @@ class Forward {
   const RecurrentForward& job_;
   const RecurrentLayer& layer_;
   const bool* resets_;
-  const Plan plan_;
+  const Partition partition_;
   const Weights& weights_;
   int64_t input_step_;  // values from one row of the input to the next
   Scratch<M> padded_;
@@ -317,8 +317,8 @@ template <typename Cell, typename E>
 void run_in_place(const RecurrentForward& job) {
   using Weights = UnpackedLayer<Cell, E>;
   const Weights weights(job.layer);
-  const Plan plan = plan_in_place<Cell>(job.layer, weights.blocks());
-  Forward<Cell, E, Weights>(job, plan, weights).run([](const Part&, const Member&) {});
+  const Partition partition = partition_in_place<Cell>(job.layer, weights.blocks());
+  Forward<Cell, E, Weights>(job, partition, weights).run([](const Part&, const Member&) {});
 }
 
 template <typename Cell, typename E>
@@ -337,15 +337,15 @@ void run_forward(const RecurrentForward& job) {
   const int64_t blocks = weights.blocks();
   const int64_t row_bytes = blocks * Packed::width * bytes;
   const int64_t input_bytes = row_bytes * factors<E>(layer.input_size);
-  const Plan plan = few_rows(layer)
-                        ? plan_in_place<Cell>(layer, blocks)
-                        : plan_of(layer, blocks, weights.size() * bytes, input_bytes, row_bytes, work);
+  const Partition partition = few_rows(layer)
+                        ? partition_in_place<Cell>(layer, blocks)
+                        : partition_of(layer, blocks, weights.size() * bytes, input_bytes, row_bytes, work);
   const Scratch<E> memory(job.prepacked == nullptr ? weights.size() : 0);
   if (job.prepacked == nullptr) weights.data = memory.get();
-  Forward<Cell, E, Packed>(job, plan, weights).run([&](const Part& part, Member& member) {
+  Forward<Cell, E, Packed>(job, partition, weights).run([&](const Part& part, Member& member) {
     if (job.prepacked != nullptr) return;
-    if (!plan.by_rows) return weights.pack(layer, part.block_begin, part.block_end);
-    weights.pack(layer, blocks * member.begin() / plan.shares, blocks * member.end() / plan.shares);
+    if (!partition.by_rows) return weights.pack(layer, part.block_begin, part.block_end);
+    weights.pack(layer, blocks * member.begin() / partition.shares, blocks * member.end() / partition.shares);
     member.wait();
   });
 }

@@ -31,7 +31,7 @@ __attribute__((noinline, cold)) inline SinCos<S> with_large(const Vectorized<S>&
 
 // From sine and cosine of r, where x = n π/2 + r; quarter: the last two bits of n.
 template <typename S, typename Bits>
-FOURFOLD_FN SinCos<S> turned(const Vectorized<S>& x, const Bits& quarter, const SinCos<S>& of_r) {
+FOURFOLD_FN SinCos<S> in_quadrant(const Vectorized<S>& x, const Bits& quarter, const SinCos<S>& of_r) {
   constexpr int to_sign = 8 * sizeof(S) - 2;
   const auto odd = has_bit(quarter, 1);
   const Vectorized<S> sin_sign = sign_of(float_of(quarter << Bits(to_sign)));
@@ -53,7 +53,7 @@ FOURFOLD_FN SinCos<float> sincos_of_float(const Floats& x) {
   const Floats sin_of_r = at::vec::fmadd(horner(square, of_sin) * square, r, r) | sign_of(r);  // keeps -0
   const Floats cos_tail = at::vec::fmadd(horner(square, of_cos), square, Floats(-0.5f));
   const Floats cos_of_r = at::vec::fmadd(cos_tail, square, Floats(1.0f));
-  return turned(x, bits_of(shifted), SinCos<float>{sin_of_r, cos_of_r});
+  return in_quadrant(x, bits_of(shifted), SinCos<float>{sin_of_r, cos_of_r});
 }
 
 FOURFOLD_FN SinCos<double> sincos_of_double(const Doubles& x) {
@@ -76,7 +76,7 @@ FOURFOLD_FN SinCos<double> sincos_of_double(const Doubles& x) {
   const Doubles most = one - half;
   const Doubles cos_tail = at::vec::fmadd(horner(square, of_cos) * square, square, (low * r).neg());
   const Doubles cos_of_r = most + ((one - most) - half + cos_tail);
-  return turned(x, bits_of(shifted), SinCos<double>{sin_of_r, cos_of_r});
+  return in_quadrant(x, bits_of(shifted), SinCos<double>{sin_of_r, cos_of_r});
 }
 
 template <typename S>

@@ -21,7 +21,7 @@ class Scheduled final : public program::Executable {
   Scheduled(const program::Program& program, std::string_view text)
       : program_(program), plan_(plan_of(program)), nests_(program::nests_of(text)) {}
 
-  std::unique_ptr<const program::Call> prepare(
+  std::unique_ptr<const program::PreparedCall> prepare(
       const std::vector<int64_t>& sizes, const program::Tensor* inputs, const program::Tensor* outputs) const override;
   bool run_steps(const std::vector<int64_t>& sizes, const program::Tensor* inputs, const program::Tensor* outputs,
                  const fourfold_steps& steps) const override;
@@ -78,7 +78,7 @@ class NestedLoops {
 };
 
 // Runs a compiled loop nest if there is one, otherwise the interpreter.
-class ScheduledCall final : public program::Call {
+class ScheduledCall final : public program::PreparedCall {
  public:
   ScheduledCall(const Scheduled& made, const std::vector<int64_t>& sizes, const program::Tensor* inputs,
                 const program::Tensor* outputs)
@@ -111,7 +111,7 @@ class ScheduledCall final : public program::Call {
   std::optional<NestedLoops> streamed_;
 };
 
-std::unique_ptr<const program::Call> Scheduled::prepare(
+std::unique_ptr<const program::PreparedCall> Scheduled::prepare(
     const std::vector<int64_t>& sizes, const program::Tensor* inputs, const program::Tensor* outputs) const {
   return std::make_unique<ScheduledCall>(*this, sizes, inputs, outputs);
 }

@@ -132,7 +132,7 @@ def measure(
     if not all(error <= allowed for error in errors.values()):
         return checked
     samplers = [partial(way.sample, inputs, device) for way in ways.values()]
-    pairs = list(zip(*in_turns(samplers, repeats), strict=True))
+    pairs = list(zip(*interleaved(samplers, repeats), strict=True))
     by_phase = {phase: [(one[k], other[k]) for one, other in pairs] for k, phase in enumerate(PHASES)}
     return {**checked, "phases": {phase: figures(list(ways), found) for phase, found in by_phase.items()}}
 
@@ -151,7 +151,7 @@ def largest_error(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
     return torch.stack(errors).max().item()
 
 
-def in_turns(samplers: Sequence[Sampler], repeats: int) -> list[list[Sequence[float]]]:
+def interleaved(samplers: Sequence[Sampler], repeats: int) -> list[list[Sequence[float]]]:
     """Each sampler's samples, of as many iterations as fit SAMPLE_SECONDS, in rotating order."""
     iterations = []
     for sample in samplers:

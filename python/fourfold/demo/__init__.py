@@ -12,7 +12,7 @@ from fourfold.demo import corpus as corpora
 from fourfold.demo import report
 from fourfold.demo.bar import progress
 from fourfold.demo.processes import Processes, joined
-from fourfold.demo.training import Run, Trio, agreement, in_turns, prepare, speedups, write
+from fourfold.demo.training import Run, Trio, agreement, interleaved, prepare, speedups, write
 
 PROMPTS = (b"def ", b"class ", b"    for ")
 SAMPLE_LENGTH = 200
@@ -102,7 +102,7 @@ def train(
             run.train(corpus, steps, options.batch_size, options.sequence_length, device)
             bar.update(steps)
 
-        for done in in_turns(runs, options.steps, turn, block):
+        for done in interleaved(runs, options.steps, turn, block):
             if done * 8 // options.steps > eighths:
                 eighths = done * 8 // options.steps
                 losses = f"loss {runs.plain.losses[-1]:.3f} plain, {runs.fused.losses[-1]:.3f} fourfold"

@@ -108,7 +108,7 @@ def prepare(
     return Trio(run("plain PyTorch", plain), run("fourfold", fused), run("torch.nn.LSTM", lstm))
 
 
-def in_turns(runs: tuple[Run, Run], steps: int, block: int, train: Callable[[Run, int], None]) -> Iterator[int]:
+def interleaved(runs: tuple[Run, Run], steps: int, block: int, train: Callable[[Run, int], None]) -> Iterator[int]:
     """Trains all by blocks of steps, in alternating order; yields the steps done after each block."""
     for number, start in enumerate(range(0, steps, block)):
         count = min(block, steps - start)

@@ -52,7 +52,7 @@ def short_reason(reason: str) -> str:
     return ": ".join(line for line in kept if line and not line.startswith("Hint:"))
 
 
-def graph_of(captured: record.Captured, parameters: Sequence[str], of: str) -> Graph:
+def graph_of(captured: record.CapturedGraph, parameters: Sequence[str], of: str) -> Graph:
     """of: a suffix that distinguishes several graphs, such as " of graph 1"."""
     primals = placeholders(captured.forward.graph)
     own = [input_name(node, parameters) for node in captured.graph.graph.find_nodes(op="placeholder")]

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from fourfold.explaining.data import Stage
 
 if TYPE_CHECKING:
-    from fourfold.compiler.pipeline.record import Captured, Record
+    from fourfold.compiler.pipeline.record import CapturedGraph, Record
     from fourfold.scanning.record import Scan
 
 MOST_COMPILATIONS, COMPILATIONS_SECONDS = 3, 3.0  # after the first
@@ -36,7 +36,7 @@ Settings = Mapping[str, object] | None
 
 @dataclass
 class Observed:
-    captured: list[Captured]  # without graphs that torch discarded to capture them again
+    captured: list[CapturedGraph]  # without graphs that torch discarded to capture them again
     breaks: list[str]  # reasons of the graph breaks
     scans: list[Scan] = field(default_factory=list)  # with their backward
     stages: list[Stage] = field(default_factory=list)

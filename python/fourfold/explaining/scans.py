@@ -32,9 +32,9 @@ from fourfold.explaining.reading import (
 )
 from fourfold.explaining.shapes import DEPENDS_ON_DATA, LoopCall, Shapes, faked, memory, new_mode
 from fourfold.scanning import capture, record
-from fourfold.scanning.fission import Kind, Place
-from fourfold.scanning.halves import StepGraph
+from fourfold.scanning.fission import Kind, Phase
 from fourfold.scanning.sequence import Whole
+from fourfold.scanning.step_graphs import StepGraph
 
 FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)(?:\n\s*(?!File ")(.*))?')
 TRACING = (str(Path(torch.__file__).parent), str(Path(capture.__file__).parent))
@@ -104,7 +104,7 @@ def names_of(scan: record.Scan) -> list[Named]:
         values += [(("x", k), value.select(0, 0) if call.steps else value) for k, value in enumerate(call.xs)]
         return [(key, known[key], "", value) for key, value in values]
     captured, found = scan.recurrence.captured, []
-    graph = scan.recurrence.halves.forward
+    graph = scan.recurrence.graphs.forward
     for key, own, source, value in zip(captured.inputs, graph.inputs, captured.sources, scan.inputs, strict=True):
         role, k = key
         if role == "closure":
@@ -160,7 +160,7 @@ class Half:
 
 
 def halves_of(scan: record.Scan, names: Sequence[str]) -> tuple[ScanHalf, ScanHalf | None]:
-    halves, reverse, mode = scan.recurrence.halves, scan.call.reverse, new_mode()
+    halves, reverse, mode = scan.recurrence.graphs, scan.call.reverse, new_mode()
     inputs = [faked(mode, each) for each in scan.inputs]
     with mode, torch.no_grad():
         step, key = (halves.forward, "forward") if scan.trains else (halves.inference, "inference")
@@ -184,7 +184,7 @@ def halves_of(scan: record.Scan, names: Sequence[str]) -> tuple[ScanHalf, ScanHa
 
 def names_of_results(scan: record.Scan) -> list[str]:
     """The names of the differentiable results, states first."""
-    captured, halves = scan.recurrence.captured, scan.recurrence.halves
+    captured, halves = scan.recurrence.captured, scan.recurrence.graphs
     known = names_of_leaves(scan)
     names = [known[key] for key in (("carry", k) for k in range(len(captured.carries)))]
     names += [f"effect {k}" for k in range(len(captured.effects))] + ["changed"] * len(halves.changed)
@@ -212,7 +212,7 @@ def half_of(
 
 def described(half: Half) -> ScanHalf:
     compiled, place = half.compiled, half.whole.fission.place
-    places = ([node for node in half.step.graph.nodes if place.get(node) is each] for each in Place)
+    places = ([node for node in half.step.graph.nodes if place.get(node) is each] for each in Phase)
     before, inside, after = (by_line(nodes, half.function) for nodes in places)
     loop = None if half.whole.loop is None else loop_of(compiled, half.whole.loop, half.loop)
     copied_parts, _, left = left_of(compiled)

@@ -35,7 +35,7 @@ class Work(NamedTuple):
 
 
 @dataclass
-class Call:
+class HostCall:
     """Something that the host ran: an operator; a node of autograd or its engine; a named region; or a part of one of
     these that torch records under a name."""
 
@@ -44,13 +44,13 @@ class Call:
     nanoseconds: int  # on the host, including its calls
     kind: Kind = "operator"
     operands: tuple[Operand, ...] = ()
-    calls: list[Call] = field(default_factory=list)
+    calls: list[HostCall] = field(default_factory=list)
 
 
-def calls_of(result: Any) -> list[Call]:
+def calls_of(result: Any) -> list[HostCall]:
     """The outermost calls of a result of torch's profiler, recorded with shapes. Python frames and calls of the
     driver's library are replaced by the calls within them."""
-    outermost: list[Call] = []
+    outermost: list[HostCall] = []
     events = [(event, outermost) for event in reversed(result.experimental_event_tree())]
     while events:  # not recursive: with Python frames the tree is as deep as the stack
         event, siblings = events.pop()
@@ -58,7 +58,7 @@ def calls_of(result: Any) -> list[Call]:
         if tag.name == "TorchOp":
             kind = kind_of(event.name, fields.scope.name)
             operands = tuple(_operands(fields.inputs))
-            call = Call(event.correlation_id, event.name, event.duration_time_ns, kind, operands)
+            call = HostCall(event.correlation_id, event.name, event.duration_time_ns, kind, operands)
             siblings.append(call)
             siblings = call.calls
         events += [(child, siblings) for child in reversed(event.children)]

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from fourfold.profiler._records import ENGINE, Call, Operand, Work
+from fourfold.profiler._records import ENGINE, HostCall, Operand, Work
 
 AUTOGRAD = "autograd"
 NO_OPERATOR = "no operator"
@@ -54,13 +54,13 @@ class Owner:
     """The row that a call's inner calls belong to. row: the call's, None in a region. keeps: whether all inner calls
     belong to the row, except those that fall back within a fourfold operator, which have their own."""
 
-    caller: Call | None = None
+    caller: HostCall | None = None
     row: Row | None = None
     keeps: bool = False
     fell_back: bool = False
     copying: bool = False  # whether the bytes of inner calls are counted already
 
-    def owns(self, call: Call, fell_back: bool) -> bool:
+    def owns(self, call: HostCall, fell_back: bool) -> bool:
         if self.row is None:
             return False
         if self.keeps:
@@ -76,7 +76,7 @@ class Ledger:
     def row(self, *key: str) -> Row:
         return self.rows.setdefault((key + ("", ""))[:3], Row(*key))
 
-    def enter(self, call: Call, owner: Owner) -> Owner:
+    def enter(self, call: HostCall, owner: Owner) -> Owner:
         """Counts one call; returns the owner of its inner calls."""
         fell_back, keeps = falls_back(call), owner.keeps
         if owner.owns(call, fell_back):
@@ -97,7 +97,7 @@ class Ledger:
         return Owner(call, row, keeps, fell_back, owner.copying or copied > 0)
 
 
-def rows_of(calls: Iterable[Call], work: Sequence[Work]) -> list[Row]:
+def rows_of(calls: Iterable[HostCall], work: Sequence[Work]) -> list[Row]:
     """All rows, in the order in which their operators were first called. Work counts for its caller's row."""
     ledger = Ledger(defaultdict(list))
     for piece in work:
@@ -121,12 +121,12 @@ def rows_of(calls: Iterable[Call], work: Sequence[Work]) -> list[Row]:
     return rows
 
 
-def falls_back(call: Call) -> bool:
+def falls_back(call: HostCall) -> bool:
     """Whether the call ran on the CPU, with its tensors copied there and back."""
     return any(inner.name == TO_CPU or (inner.name == call.name and falls_back(inner)) for inner in call.calls)
 
 
-def bytes_copied(call: Call) -> int:
+def bytes_copied(call: HostCall) -> int:
     """The bytes that a call copies between devices, computed from its tensors: in the dtype that is written, since
     torch converts before it copies."""
     operands = call.operands
@@ -139,7 +139,7 @@ def bytes_copied(call: Call) -> int:
     return 0
 
 
-def described(call: Call) -> tuple[str, str]:
+def described(call: HostCall) -> tuple[str, str]:
     """The dtype and the kind of device of a row."""
     operands = operands_of(call)
     floating = [o.dtype for o in operands if o.dtype.is_floating_point or o.dtype.is_complex]
@@ -149,7 +149,7 @@ def described(call: Call) -> tuple[str, str]:
     return ", ".join(str(dtype).removeprefix("torch.") for dtype in dtypes), ", ".join(devices)
 
 
-def operands_of(call: Call) -> tuple[Operand, ...]:
+def operands_of(call: HostCall) -> tuple[Operand, ...]:
     """A call's operands; an operator that creates a tensor passes it to an inner call of the same name, to fill it."""
     inner = (each.operands for each in call.calls if each.name == call.name)
     return call.operands or next(inner, ())

@@ -15,13 +15,13 @@ from fourfold.compiler import passes
 from fourfold.compiler.lowering import decompositions
 from fourfold.compiler.lowering.rounding_decompositions import rounding_as_eager
 from fourfold.compiler.options import Options
-from fourfold.compiler.passes.recurrent import FUNCTIONS, NAMES, Call, traced
+from fourfold.compiler.passes.recurrent import FUNCTIONS, NAMES, LayerCall, traced
 from fourfold.compiler.pipeline import fallback
 from fourfold.compiler.pipeline.tracing import KEPT
 from fourfold.saving.sequences import SCAN, compile_scans
 from fourfold.saving.steps import Unsaved
 from fourfold.saving.tensors import PLAIN
-from fourfold.scanning.halves import memory_of
+from fourfold.scanning.step_graphs import memory_of
 
 aten = torch.ops.aten
 higher_order = torch.ops.higher_order
@@ -71,7 +71,7 @@ def lowered(program: ExportedProgram) -> tuple[ExportedProgram, GraphModule, lis
     compile_scans(module)
     module.meta["options"] = Options()
     with torch.no_grad():
-        module = passes.run(passes.HALF, passes.run(passes.INFERENCE, module))
+        module = passes.run(passes.FUSION, passes.run(passes.INFERENCE, module))
     if module.meta["plan"] is None:
         raise Unsaved(module.meta["needs Python"])
     return program, module, results
@@ -138,7 +138,7 @@ def recurrent(program: ExportedProgram) -> dict[object, object]:
     for op in NAMES:
         calls = [n for m in graphs_of(program) for n in m.graph.find_nodes(op="call_function", target=op)]
         given = [torch.fx.map_arg((node.args, node.kwargs), traced) for node in calls]
-        if calls and all(Call.of(NAMES[op], args, kwargs).refusal() is None for args, kwargs in given):
+        if calls and all(LayerCall.of(NAMES[op], args, kwargs).refusal() is None for args, kwargs in given):
             found[op] = FUNCTIONS[NAMES[op]]
     return found
 

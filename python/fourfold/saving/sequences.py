@@ -18,11 +18,11 @@ from fourfold.compiler.options import Options
 from fourfold.compiler.pipeline import runtime
 from fourfold.compiler.pipeline.compiled import Compiled
 from fourfold.saving.steps import Unsaved
-from fourfold.scanning.capture import Call
+from fourfold.scanning.capture import ScanCall
 from fourfold.scanning.function import RunsInPython, check_states
-from fourfold.scanning.halves import Refused, halves_of
 from fourfold.scanning.in_graphs import VALUE, captured_step
 from fourfold.scanning.sequence import RunsInLoop, whole_of
+from fourfold.scanning.step_graphs import Refused, step_graphs_of
 
 SCAN = torch.ops.higher_order.scan
 
@@ -80,13 +80,13 @@ def compiled_sequence(step: GraphModule, given: Sequence[object], carries: int, 
     inputs = step.graph.find_nodes(op="placeholder")
     fakes = [node.meta[VALUE] for node in inputs]
     captured = captured_step(step, inputs, carries, xs)
-    check_states(captured, Call(fakes[:carries], fakes[carries:], 1, reverse=False))
+    check_states(captured, ScanCall(fakes[:carries], fakes[carries:], 1, reverse=False))
     mode = next(fake.fake_mode for fake in fakes if is_tensor(fake))
     options = Options()
     count = steps if isinstance(steps, int) else hint(steps.meta["val"])
     with tracing(TracingContext(mode)), torch.no_grad():
-        halves = halves_of(captured, options)
-    if halves.changed or halves.checks:
+        graphs = step_graphs_of(captured, options)
+    if graphs.changed or graphs.checks:
         raise Refused("its step has an effect besides its results")
-    whole = whole_of(halves.inference, count, False, options)
+    whole = whole_of(graphs.inference, count, False, options)
     return Compiled.of(whole.module, options)

@@ -37,7 +37,7 @@ WARNING_OF_GRAD = "The .grad attribute of a Tensor"  # of one that is no leaf
 
 
 @dataclass(frozen=True)
-class Call:
+class ScanCall:
     """A call of scan. carries: the initial tensors; xs: tensors with time as the first dimension. step: what errors
     name. runs_again: whether the backward runs the steps again. read: for a step that leaves values outside, what it
     reads from outside, each value with Dynamo's expression for its source."""
@@ -49,7 +49,7 @@ class Call:
     step: object = None
     runs_again: bool = False
     read: list[tuple[str, object]] = field(default_factory=list)
-    traced: list[Captured] = field(default_factory=list)  # during this call
+    traced: list[CapturedStep] = field(default_factory=list)  # during this call
 
 
 def carried(value: Tensor, index: int) -> Tensor:
@@ -96,7 +96,7 @@ def step_once(step, carries, xs, structure):  # noqa: ANN001, ANN201
 
 
 @dataclass(frozen=True)
-class Captured:
+class CapturedStep:
     """A step as Dynamo traced it. inputs: for each of the graph's inputs, ("carry", k), ("x", k) or ("closure", k).
     carries, ys: the indices of the new state's and the result's tensors among the graph's results. effects: the indices
     of values that the step leaves outside, for which the last step's count."""
@@ -110,7 +110,7 @@ class Captured:
     sources: Sequence[str]  # of the inputs: Dynamo's expressions for where they come from, empty for none
 
     @classmethod
-    def of(cls, module: GraphModule, fakes: Sequence[object]) -> Captured:
+    def of(cls, module: GraphModule, fakes: Sequence[object]) -> CapturedStep:
         results = list(module.graph.output_node().args[0])
         marks: Mapping[object, dict[int, int]] = {carried: {}, result: {}}
         for k, node in enumerate(results):
@@ -147,12 +147,12 @@ def role_of(node: Node, index: int) -> tuple[str, int]:
 _now = threading.local()
 
 
-def current_call() -> Call:
+def current_call() -> ScanCall:
     return _now.call
 
 
 def trace(
-    step: Callable[..., object], structure: Structure, call: Call, backend: Backend
+    step: Callable[..., object], structure: Structure, call: ScanCall, backend: Backend
 ) -> tuple[list[Tensor], list[Tensor | None], pytree.TreeSpec]:
     """Runs the loop with Dynamo's graph of this step, which is captured if there is none yet. Dynamo traces it with
     tensors of one step, and with floating-point states that require a gradient, because gradients may reach a state

@@ -31,7 +31,7 @@ class Kind(enum.IntEnum):
     CARRIED = 2  # the state
 
 
-class Place(enum.Enum):
+class Phase(enum.Enum):
     BEFORE = "before"
     INSIDE = "inside"
     BEHIND = "behind"
@@ -55,28 +55,28 @@ class Fission:
         drawn = [node for node in graph.nodes if self.kind.get(node) is Kind.CARRIED and draws(node)]  # in order
         feeding = ancestors([*states, *forced, *drawn])
         self.rows = self.most_reduced(feeding, ancestors([*states, *each]))
-        self.place: dict[Node, Place] = {}
+        self.place: dict[Node, Phase] = {}
         for node in graph.nodes:
             if node.op == "call_function":
                 self.place[node] = self.first_place(node, feeding)
         self.sink(graph, feeding)
         self.sink_products(graph)
 
-    def first_place(self, node: Node, feeding: set[Node]) -> Place:
+    def first_place(self, node: Node, feeding: set[Node]) -> Phase:
         if self.kind[node] is not Kind.CARRIED:
-            return Place.BEFORE
+            return Phase.BEFORE
         if node in feeding:
-            return Place.INSIDE
+            return Phase.INSIDE
         if node.target is operator.getitem:
-            return self.place.get(node.args[0], Place.BEHIND)
+            return self.place.get(node.args[0], Phase.BEHIND)
         if node.target in PERMUTATIONS and len(node.users) == 1:  # sink() moves it back if the loop doesn't read it
-            return self.place.get(node.args[0], Place.INSIDE)
-        return Place.INSIDE if self.is_near(node) or self.is_short_reduction(node) else Place.BEHIND
+            return self.place.get(node.args[0], Phase.INSIDE)
+        return Phase.INSIDE if self.is_near(node) or self.is_short_reduction(node) else Phase.BEHIND
 
     def is_near(self, node: Node) -> bool:
         """Whether the loop computes it although no state needs it: it is cheap, and not larger than its operands."""
         operands = [each for each in node.all_input_nodes if self.kind[each] is Kind.CARRIED]
-        if any(self.place.get(each) is Place.BEHIND for each in operands) or not is_computed(node, POINTWISE):
+        if any(self.place.get(each) is Phase.BEHIND for each in operands) or not is_computed(node, POINTWISE):
             return False
         return elements(node) <= max(map(elements, operands))
 
@@ -85,7 +85,7 @@ class Fission:
         be read from memory."""
         if self.rows is None or short_rows(node) != self.rows:
             return False
-        return node.args[0].op == "placeholder" or self.place.get(node.args[0]) is Place.INSIDE
+        return node.args[0].op == "placeholder" or self.place.get(node.args[0]) is Phase.INSIDE
 
     def most_reduced(self, feeding: set[Node], needed: set[Node]) -> tuple | None:
         """The rows that reductions in the loop have, since a nest has rows along one axis only: those that states need,
@@ -104,27 +104,27 @@ class Fission:
         cost nothing where they are computed once. Operands of products stay too: products are not part of an
         elementwise loop."""
         for node in reversed(graph.nodes):
-            is_inside = self.place.get(node) is Place.INSIDE
+            is_inside = self.place.get(node) is Phase.INSIDE
             if is_inside and node.target in PERMUTATIONS and node not in feeding and not self.is_read_inside(node):
-                self.place[node] = Place.BEHIND
-            if self.place.get(node) is not Place.BEFORE or self.kind[node] is not Kind.SERIES:
+                self.place[node] = Phase.BEHIND
+            if self.place.get(node) is not Phase.BEFORE or self.kind[node] is not Kind.SERIES:
                 continue
             users = {self.place.get(user) for user in node.users}
             multiplies = any(user.target in SUMS_OF_PRODUCTS for user in node.users)
-            if len(users) == 1 and users <= {Place.INSIDE} and is_computed(node, POINTWISE) and not multiplies:
-                self.place[node] = Place.INSIDE
+            if len(users) == 1 and users <= {Phase.INSIDE} and is_computed(node, POINTWISE) and not multiplies:
+                self.place[node] = Phase.INSIDE
 
     def sink_products(self, graph: Graph) -> None:
         """Moves products of a step's own values that only the loop reads into a loop that has products anyway: it
         computes them for several steps at once, and their results stay in the cache."""
-        if not any(place is Place.INSIDE and node.target in SUMS_OF_PRODUCTS for node, place in self.place.items()):
+        if not any(place is Phase.INSIDE and node.target in SUMS_OF_PRODUCTS for node, place in self.place.items()):
             return
         for node in graph.nodes:
-            if self.place.get(node) is Place.BEFORE and self.can_run_ahead(node):
+            if self.place.get(node) is Phase.BEFORE and self.can_run_ahead(node):
                 read = [node, *views_of(node)]
                 users = [user for each in read for user in each.users if user not in read]
-                if users and all(self.place.get(user) is Place.INSIDE for user in users):
-                    self.place |= dict.fromkeys(read, Place.INSIDE)
+                if users and all(self.place.get(user) is Phase.INSIDE for user in users):
+                    self.place |= dict.fromkeys(read, Phase.INSIDE)
 
     def can_run_ahead(self, node: Node) -> bool:
         """Whether it multiplies a series by an invariant matrix, and adds nothing or an invariant vector."""
@@ -135,11 +135,11 @@ class Fission:
             return False
         *start, a, b = node.args
         is_fixed = all(self.kind[each] is Kind.INVARIANT for each in (*start, b))
-        is_series = self.kind[a] is Kind.SERIES and self.place.get(a, Place.BEFORE) is Place.BEFORE
+        is_series = self.kind[a] is Kind.SERIES and self.place.get(a, Phase.BEFORE) is Phase.BEFORE
         return is_fixed and is_series and all(each.meta["val"].dim() == 1 for each in start)
 
     def is_read_inside(self, node: Node) -> bool:
-        return any(self.place.get(user) is Place.INSIDE for user in node.users)
+        return any(self.place.get(user) is Phase.INSIDE for user in node.users)
 
 
 def kinds_of(graph: Graph, kinds: Mapping[Node, Kind], forced: Collection[Node] = ()) -> dict[Node, Kind]:

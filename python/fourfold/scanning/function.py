@@ -15,18 +15,18 @@ from fourfold.compiler.options import Options
 from fourfold.compiler.pipeline import runtime
 from fourfold.compiler.pipeline.compiled import Compiled
 from fourfold.scanning import record
-from fourfold.scanning.capture import Call, Captured
+from fourfold.scanning.capture import CapturedStep, ScanCall
 from fourfold.scanning.fission import Kind, draws
-from fourfold.scanning.halves import Refused, StepGraph, finish, halves_of
 from fourfold.scanning.lines import hint_of_batch, line_of
 from fourfold.scanning.sequence import RunsInLoop, Whole, whole_of
+from fourfold.scanning.step_graphs import Refused, StepGraph, finish, step_graphs_of
 
 
 class RunsInPython(Exception):
     """The step runs in Python, one by one; the message gives the reason."""
 
 
-def recurrence_of(captured: Captured, call: Call, options: Options) -> Recurrence:
+def recurrence_of(captured: CapturedStep, call: ScanCall, options: Options) -> Recurrence:
     """Raises ValueError for a state that changes its shape or dtype, RunsInPython."""
     check_states(captured, call)
     try:
@@ -35,7 +35,7 @@ def recurrence_of(captured: Captured, call: Call, options: Options) -> Recurrenc
         raise RunsInPython(str(reason)) from None
 
 
-def check_states(captured: Captured, call: Call) -> None:
+def check_states(captured: CapturedStep, call: ScanCall) -> None:
     graph = captured.module.graph
     results, inputs = graph.output_node().args[0], graph.find_nodes(op="placeholder")
     olds = {
@@ -81,16 +81,16 @@ class Recurrence:
     """The function of a captured step. Dynamo calls it with the inputs of the step's graph; those that come from the
     call of scan stand for whole sequences."""
 
-    def __init__(self, captured: Captured, options: Options):
+    def __init__(self, captured: CapturedStep, options: Options):
         self.captured = captured
         self.options = options
-        self.halves = halves_of(captured, options)
+        self.graphs = step_graphs_of(captured, options)
         self.functions: dict[tuple[bool, bool], Callable[..., Sequence[object]]] = {}
         self.wholes: dict[tuple[str, bool], tuple[Whole, Compiled]] = {}
         self.make_backward: dict[bool, Callable[[], Compiled]] = {}  # by the forward's direction
         self.lock = threading.RLock()
 
-    def __call__(self, call: Call, given: Sequence[object]) -> tuple[object, ...]:
+    def __call__(self, call: ScanCall, given: Sequence[object]) -> tuple[object, ...]:
         """The results in the order of the step's graph."""
         inputs = [
             call.carries[k] if role == "carry" else call.xs[k] if role == "x" else value
@@ -101,8 +101,8 @@ class Recurrence:
         if self.captured.effects:
             triples = zip(self.captured.inputs, self.captured.sources, given, strict=True)
             call.read.extend((source, value) for (role, _), source, value in triples if role == "closure" and source)
-        trains = self.halves.backward is not None and torch.is_grad_enabled() and any(map(requires_grad, inputs))
-        if trains and call.runs_again and self.halves.changed:
+        trains = self.graphs.backward is not None and torch.is_grad_enabled() and any(map(requires_grad, inputs))
+        if trains and call.runs_again and self.graphs.changed:
             raise ValueError(
                 "scan: expected no checkpoint_every for a step that changes other tensors in place, since the backward "
                 "would change them again"
@@ -112,7 +112,7 @@ class Recurrence:
 
     def arranged(self, inputs: Sequence[object], results: Sequence[object]) -> tuple[object, ...]:
         """Copies the new values of inputs that the step changes in place, and returns the other results in order."""
-        captured, changed = self.captured, self.halves.changed
+        captured, changed = self.captured, self.graphs.changed
         states = [*captured.carries, *captured.effects]
         for k, value in zip(changed, results[len(states) :], strict=False):
             with torch.no_grad():
@@ -123,11 +123,11 @@ class Recurrence:
         series = results[len(states) + len(changed) :]
         for k, value in zip(captured.ys, series, strict=False):
             found[k] = value
-        for name, value in zip(self.halves.checks, series[len(captured.ys) :], strict=True):
+        for name, value in zip(self.graphs.checks, series[len(captured.ys) :], strict=True):
             torch.ops.aten._linalg_check_errors(value, name, is_matrix=False)
         return tuple(found)
 
-    def without_steps(self, call: Call, given: Sequence[object]) -> tuple[object, ...]:
+    def without_steps(self, call: ScanCall, given: Sequence[object]) -> tuple[object, ...]:
         """The initial state, and empty results."""
         captured = self.captured
         if captured.effects:
@@ -144,7 +144,7 @@ class Recurrence:
             found[index] = torch.empty((0, *like.shape), dtype=like.dtype, device=like.device)
         return tuple(found)
 
-    def function(self, call: Call, trains: bool) -> Callable[..., Sequence[object]]:
+    def function(self, call: ScanCall, trains: bool) -> Callable[..., Sequence[object]]:
         key = trains, call.reverse
         if key not in self.functions:
             with self.lock:
@@ -156,24 +156,24 @@ class Recurrence:
                         raise RunsInPython(str(reason)) from None
         return self.functions[key]
 
-    def inference(self, call: Call) -> Callable[..., Sequence[object]]:
-        compiled = self.compiled("inference", self.halves.inference, call.steps, call.reverse)
+    def inference(self, call: ScanCall) -> Callable[..., Sequence[object]]:
+        compiled = self.compiled("inference", self.graphs.inference, call.steps, call.reverse)
         if not runtime.is_native():
             return lambda *given: compiled.run(list(given))
         return runtime.inference(compiled, 1 + len(self.captured.inputs))
 
-    def training(self, call: Call) -> Callable[..., Sequence[object]]:
-        halves, steps, reverse = self.halves, call.steps, call.reverse
-        forward = self.compiled("forward", halves.forward, steps, reverse)
+    def training(self, call: ScanCall) -> Callable[..., Sequence[object]]:
+        graphs, steps, reverse = self.graphs, call.steps, call.reverse
+        forward = self.compiled("forward", graphs.forward, steps, reverse)
         kind = self.wholes["forward", reverse][0].fission.kind
-        for node, own in zip(halves.backward.inputs, halves.forward.kept or (), strict=False):
-            halves.backward.kinds[node] = min(kind[own], Kind.SERIES)
-        finish(halves.backward)
+        for node, own in zip(graphs.backward.inputs, graphs.forward.kept or (), strict=False):
+            graphs.backward.kinds[node] = min(kind[own], Kind.SERIES)
+        finish(graphs.backward)
 
         def make_backward() -> Compiled:
             with self.lock:
                 if ("backward", not reverse) not in self.wholes:
-                    self.compiled("backward", halves.backward, steps, not reverse, halves.gradients)
+                    self.compiled("backward", graphs.backward, steps, not reverse, graphs.gradients)
             return self.wholes["backward", not reverse][1]
 
         self.make_backward[reverse] = make_backward
@@ -182,19 +182,19 @@ class Recurrence:
             return self.differentiated_again(reverse, inputs, grads)
 
         is_smooth = self.can_run_again()
-        wanted = [False, *(k is not None for k in halves.gradients)]
+        wanted = [False, *(k is not None for k in graphs.gradients)]
         if not runtime.is_native():
-            return in_python(forward, make_backward, again if is_smooth else None, halves.differentiable, wanted)
+            return in_python(forward, make_backward, again if is_smooth else None, graphs.differentiable, wanted)
         backward = torch._dynamo.disable(make_backward)
         return runtime.twice_differentiable(
-            forward, backward, halves.differentiable, wanted, again if is_smooth else None
+            forward, backward, graphs.differentiable, wanted, again if is_smooth else None
         )
 
     def can_run_again(self) -> bool:
         """Whether its steps, run in Python, give the same values, and gradients that can be differentiated: PyTorch
         can't differentiate the backward of a torch.autograd.Function that Dynamo has traced."""
         functions = self.captured.module.graph.find_nodes(op="call_function", target=FUNCTION)
-        return not (self.halves.changed or functions or any(map(draws, self.halves.forward.graph.nodes)))
+        return not (self.graphs.changed or functions or any(map(draws, self.graphs.forward.graph.nodes)))
 
     def compiled(
         self, name: str, step: StepGraph, steps: int, reverse: bool, order: Sequence[int | None] | None = None
@@ -217,7 +217,7 @@ class Recurrence:
             own = [each.view_as(each) if isinstance(each, Tensor) else each for each in inputs]
             wanted = [each for each in own if requires_grad(each)]
             results = self.one_by_one(reverse, *own)
-            differentiable = [r for r, d in zip(results, self.halves.differentiable, strict=False) if d]
+            differentiable = [r for r, d in zip(results, self.graphs.differentiable, strict=False) if d]
             pairs = [(r, g) for r, g in zip(differentiable, grads, strict=True) if g is not None and r.requires_grad]
             if not pairs:
                 return [None] * len(own)

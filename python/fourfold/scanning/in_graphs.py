@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 from fourfold.compiler.analysis.support import is_tensor
 from fourfold.compiler.options import Options
 from fourfold.compiler.pipeline import fallback
-from fourfold.scanning.capture import Call, Captured, is_differentiable
+from fourfold.scanning.capture import CapturedStep, ScanCall, is_differentiable
 from fourfold.scanning.function import RunsInPython, recurrence_of
 from fourfold.scanning.lines import line_of
 
@@ -126,7 +126,7 @@ def scanned(module: GraphModule, nodes: Sequence[Node], options: Options) -> Par
     step = attribute(module, body)
     every = [*carries, *xs, *others]
     captured = captured_step(step, every, len(carries), len(xs))
-    traced = Call(captured.fakes[: len(carries)], captured.fakes[len(carries) :], 1, reverse=False)
+    traced = ScanCall(captured.fakes[: len(carries)], captured.fakes[len(carries) :], 1, reverse=False)
     try:
         recurrence = recurrence_of(captured, traced, options)
     except RunsInPython as reason:
@@ -135,7 +135,7 @@ def scanned(module: GraphModule, nodes: Sequence[Node], options: Options) -> Par
 
     def run(*given: object) -> list[object]:
         states, sequences = given[: len(carries)], given[len(carries) : len(carries) + len(xs)]
-        call = Call(states, sequences, sequences[0].shape[0], reverse=False)
+        call = ScanCall(states, sequences, sequences[0].shape[0], reverse=False)
         try:
             results = recurrence and recurrence(call, given)
         except RunsInPython as reason:
@@ -147,7 +147,7 @@ def scanned(module: GraphModule, nodes: Sequence[Node], options: Options) -> Par
     return Part(run, every, items)
 
 
-def captured_step(step: GraphModule, given: Sequence[Node], carries: int, xs: int) -> Captured:
+def captured_step(step: GraphModule, given: Sequence[Node], carries: int, xs: int) -> CapturedStep:
     """The step, with inputs that require a gradient if one may reach them, as in fourfold.scan."""
     inputs = step.graph.find_nodes(op="placeholder")
     trains = any(is_tensor(node.meta.get(VALUE)) and node.meta[VALUE].requires_grad for node in given)
@@ -161,10 +161,10 @@ def captured_step(step: GraphModule, given: Sequence[Node], carries: int, xs: in
     roles = [("carry", k) for k in range(carries)] + [("x", k) for k in range(xs)]
     roles += [("closure", k) for k in range(len(roles), len(inputs))]
     results = len(step.graph.output_node().args[0])
-    return Captured(step, fakes, roles, range(carries), range(carries, results), [], [""] * len(inputs))
+    return CapturedStep(step, fakes, roles, range(carries), range(carries, results), [], [""] * len(inputs))
 
 
-def one_by_one(step: GraphModule, call: Call, others: Sequence[object]) -> Sequence[object]:
+def one_by_one(step: GraphModule, call: ScanCall, others: Sequence[object]) -> Sequence[object]:
     """The results, by running the step's graph in Python."""
     carries, rows = list(call.carries), []
     for t in range(call.steps):

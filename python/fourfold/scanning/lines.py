@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch.fx import Node
 
-from fourfold.scanning.capture import Call, code_of
+from fourfold.scanning.capture import ScanCall, code_of
 
 OTHERS = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
 FRAME = re.compile(r'File "(.+)", line (\d+), in .*\n\s*(.+)')
@@ -52,7 +52,7 @@ def innermost(frames: Sequence[Frame], step: object) -> str:
     return f" at {file}:{number}, {text + rest!r}"
 
 
-def hint_of_batch(call: Call) -> str:
+def hint_of_batch(call: ScanCall) -> str:
     """For a batch-first xs whose batch was taken for the time."""
     rows = {carry.shape[0] for carry in call.carries if carry.dim()}
     if rows != {call.steps} or not any(x.dim() > 1 and x.shape[1] != call.steps for x in call.xs):

@@ -26,7 +26,7 @@ class Scan:
     and its inputs, in the order of the step's graph. has_hooks: whether hooks, such as those of torch.utils.checkpoint,
     receive what is kept for the backward. reason: why the steps run in Python; empty if they don't."""
 
-    call: capture.Call
+    call: capture.ScanCall
     step: object = None
     structure: Structure | None = None
     recurrence: Any = None  # a function.Recurrence
@@ -63,11 +63,11 @@ def recording() -> Iterator[list[Scan]]:
         capture._compiled = before
 
 
-def called(step: object, structure: Structure, call: capture.Call, reason: str = "") -> None:
+def called(step: object, structure: Structure, call: capture.ScanCall, reason: str = "") -> None:
     """reason: why the tensors need Python; they are recorded as stand-ins, which outlive a transform."""
     if (scans := _scans.get()) is not None:
         if reason:
-            call = capture.Call([*map(stand_in, call.carries)], [*map(stand_in, call.xs)], call.steps, call.reverse)
+            call = capture.ScanCall([*map(stand_in, call.carries)], [*map(stand_in, call.xs)], call.steps, call.reverse)
         scans.append(Scan(call, step, structure, reason=reason))
 
 
@@ -76,19 +76,19 @@ def stand_in(tensor: Tensor) -> Tensor:
         return torch.empty([hint(size) for size in tensor.shape], dtype=tensor.dtype, device="meta")
 
 
-def ran(recurrence: Any, call: capture.Call, inputs: Sequence[object], trains: bool) -> None:
+def ran(recurrence: Any, call: capture.ScanCall, inputs: Sequence[object], trains: bool) -> None:
     if (scans := _scans.get()) is not None:
         scan = scan_of(scans, call)
         scan.recurrence, scan.inputs, scan.trains = recurrence, inputs, trains
         scan.has_hooks = torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
-def ran_in_python(call: capture.Call, reason: str) -> None:
+def ran_in_python(call: capture.ScanCall, reason: str) -> None:
     if (scans := _scans.get()) is not None:
         scan_of(scans, call).reason = reason
 
 
-def scan_of(scans: list[Scan], call: capture.Call) -> Scan:
+def scan_of(scans: list[Scan], call: capture.ScanCall) -> Scan:
     """The record of a call; a new one for a call by torch's own operator."""
     found = next((each for each in reversed(scans) if each.call is call), None)
     if found is None:

@@ -77,7 +77,7 @@ def scan(
         return through_torchs_operator(step, init, xs, dim, reverse)
     steps = sequences[0].shape[0]
     if must_run_in_python((*carries, *sequences)):
-        record.called(step, structure, capture.Call(carries, sequences, steps, reverse), record.OF_TENSORS)
+        record.called(step, structure, capture.ScanCall(carries, sequences, steps, reverse), record.OF_TENSORS)
         new, ys, results = python_loop(step, structure, carries, sequences, steps, reverse)
     elif checkpoint_every is not None and checkpoint_every < steps and torch.is_grad_enabled():
         new, ys, results = checkpointed(step, structure, carries, sequences, steps, reverse, checkpoint_every)
@@ -199,7 +199,7 @@ def run(
     runs_again: bool = False,
 ) -> tuple[list[Tensor], list[Tensor | None], pytree.TreeSpec]:
     """The last carry's leaves, the results' leaves and the results' structure."""
-    call = capture.Call(carries, sequences, steps, reverse, step, runs_again)
+    call = capture.ScanCall(carries, sequences, steps, reverse, step, runs_again)
     record.called(step, structure, call)
     try:
         return capture.trace(step, structure, call, backend)
@@ -250,7 +250,7 @@ def checkpointed(
 def backend(module: GraphModule, fakes: Sequence[object]) -> Callable[..., object]:
     """Dynamo calls it with the graph of a step. If the step can't run, the returned function raises the error, so that
     Dynamo doesn't wrap it."""
-    captured = capture.Captured.of(module, fakes)
+    captured = capture.CapturedStep.of(module, fakes)
     capture.current_call().traced.append(captured)
     if len(captured.carries) != len(capture.current_call().carries):
         return module  # a carry of another structure, which capture.trace() rejects after this one step

@@ -24,9 +24,9 @@ from fourfold.compiler.pipeline import runtime
 from fourfold.compiler.pipeline.compiled import Compiled
 from fourfold.scanning.batching import batched
 from fourfold.scanning.fakes import Fakes
-from fourfold.scanning.fission import Fission, Kind, Place
-from fourfold.scanning.halves import StepGraph
+from fourfold.scanning.fission import Fission, Kind, Phase
 from fourfold.scanning.numbers import SizeRecorder
+from fourfold.scanning.step_graphs import StepGraph
 from fourfold.scanning.totals import Totals, summed_in_loop
 
 aten = torch.ops.aten
@@ -216,14 +216,14 @@ class Parts:
     @classmethod
     def of(cls, step: StepGraph, fission: Fission) -> Parts:
         place = fission.place
-        inside = dict.fromkeys(node for node in step.graph.nodes if place.get(node) is Place.INSIDE)
+        inside = dict.fromkeys(node for node in step.graph.nodes if place.get(node) is Phase.INSIDE)
         states = step.changing()
         held = {step.reads[k] for k in states} - {None}
         others = {*filter(None, step.series), *(step.kept or ()), *filter(None, step.states)}
         totals = dict.fromkeys(filter(None, step.totals))
         summed = summed_in_loop(totals, others, fission)
         results = [node for node in (*step.series, *totals, *(step.kept or ())) if node is not None]
-        behind = (o for node in step.graph.nodes if place.get(node) is Place.BEHIND for o in node.all_input_nodes)
+        behind = (o for node in step.graph.nodes if place.get(node) is Phase.BEHIND for o in node.all_input_nodes)
         wanted = (node for node in (*behind, *results) if node not in summed)
         needed = dict.fromkeys(node for node in wanted if node in inside or node in held)
         trails = {k for k in states if step.reads[k] in needed}

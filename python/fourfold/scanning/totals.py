@@ -12,7 +12,7 @@ from fourfold.compiler.analysis.parts import SLICE
 from fourfold.compiler.analysis.views import PERMUTATIONS, RESHAPES
 from fourfold.compiler.nest.cpu.steps_of_rows import IN_REGISTERS
 from fourfold.scanning.batching import Values
-from fourfold.scanning.fission import Fission, Place
+from fourfold.scanning.fission import Fission, Phase
 
 aten = torch.ops.aten
 SUM = aten.sum.dim_IntList
@@ -28,7 +28,7 @@ def commutes(node: Node) -> bool:
 
 def base_of(node: Node, fission: Fission) -> Node:
     """The value from whose total operators after the loop that commute with the sum compute this node's total."""
-    while commutes(node) and fission.place.get(node) is Place.BEHIND:
+    while commutes(node) and fission.place.get(node) is Phase.BEHIND:
         node = node.args[0]
     return node
 
@@ -39,7 +39,7 @@ def summed_in_loop(totals: Collection[Node], others: Collection[Node], fission: 
     found = []
     for base in dict.fromkeys(base_of(total, fission) for total in totals):
         value = base.meta.get("val")
-        if fission.place.get(base) is not Place.INSIDE or str(value.dtype).removeprefix("torch.") not in IN_REGISTERS:
+        if fission.place.get(base) is not Phase.INSIDE or str(value.dtype).removeprefix("torch.") not in IN_REGISTERS:
             continue
         if only_summed(base, totals, others, fission):
             found.append(base)
@@ -50,7 +50,7 @@ def only_summed(node: Node, totals: Collection[Node], others: Collection[Node], 
     """Whether operators after the loop read a value only for totals."""
     if node in others:
         return False
-    behind = [user for user in node.users if fission.place.get(user) is Place.BEHIND]
+    behind = [user for user in node.users if fission.place.get(user) is Phase.BEHIND]
     return all(commutes(user) and only_summed(user, totals, others, fission) for user in behind)
 
 

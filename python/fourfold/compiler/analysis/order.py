@@ -106,7 +106,7 @@ class Units(Order):
     def of(self, nodes: Iterable[Node]) -> set[int]:
         return {self.unit[node] for node in nodes}
 
-    def add_alone(self, node: Node) -> int:
+    def add_singleton(self, node: Node) -> int:
         before = self.of(node.all_input_nodes)
         if not has_effect(node):
             self.unit[node] = self.add(before)

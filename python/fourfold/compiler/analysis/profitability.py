@@ -69,7 +69,7 @@ OF_INTEGERS = OF_NUMBERS | words("""
     pow.Scalar pow.Tensor_Scalar prod rad2deg reciprocal rsqrt sqrt
 """)
 # Operators by the dtype of their first tensor, which for `where` is the mask.
-OURS = {
+AS_FAST_AS_TORCH = {
     torch.float32: FUNCTIONS
     | CHOICES
     | LOGICAL
@@ -97,9 +97,9 @@ OURS = {
     torch.uint8: OF_INTEGERS | words("all any heaviside isneginf isposinf nansum signbit sum"),
     torch.bool: OF_INTEGERS | words("add all any heaviside isnan nansum rsqrt sum where"),
 }
-OURS |= dict.fromkeys(
+AS_FAST_AS_TORCH |= dict.fromkeys(
     (torch.int8, torch.int16, torch.int32),
-    (OURS[torch.int64] & OURS[torch.uint8])
+    (AS_FAST_AS_TORCH[torch.int64] & AS_FAST_AS_TORCH[torch.uint8])
     - words("amax amin angle deg2rad div.Tensor exp2 isposinf rad2deg reciprocal rsqrt signbit"),
 )
 # Reductions that are as fast over dimensions other than the innermost one in memory.
@@ -165,7 +165,7 @@ def is_ours(node: Node) -> bool:
     dtype = None if first is None else first.dtype
     if names_of(node)[0] == "_to_copy":
         return dtype == torch.float16 and value_of(node).dtype not in (torch.float32, torch.int64, torch.uint8)
-    known = OURS.get(dtype, frozenset())
+    known = AS_FAST_AS_TORCH.get(dtype, frozenset())
     if node.target in ROWS and not is_over_innermost(node):
         known = OF_OTHER_ROWS | (MANY_ROWS.get(dtype, frozenset()) if are_many_side_by_side(node) else frozenset())
         return not known.isdisjoint(names_of(node))

@@ -11,7 +11,7 @@ from fourfold.compiler.ir.dtypes import FLOAT32, FLOAT64
 
 Value = Any  # fourfold.compiler.ir.values.Value, whose module imports folding, which imports this one
 
-TORCHS = (0, 0.5, -0.5, 1, -1, 2, -2, 3)  # exponents for which torch's kernel avoids the general power
+SPECIAL_EXPONENTS = (0, 0.5, -0.5, 1, -1, 2, -2, 3)  # exponents for which torch's kernel avoids the general power
 MOST = 16
 # The largest whole and half exponents whose float32 rounding errors add up to at most 4 units in the last place,
 # measured with every mantissa.
@@ -39,7 +39,7 @@ def power(x: Value, exponent: float) -> Value | None:
 
 def avoids_general_power(exponent: object) -> bool:
     """Whether ``power`` computes a product for this exponent, and torch the general power."""
-    if not isinstance(exponent, (int, float)) or exponent in TORCHS:
+    if not isinstance(exponent, (int, float)) or exponent in SPECIAL_EXPONENTS:
         return False
     return abs(exponent) <= MOST and exponent * 2 % 1 == 0
 

@@ -8,7 +8,7 @@ import math
 import torch
 from torch.fx import Node
 
-from fourfold.compiler.ir.powers import TORCHS, product
+from fourfold.compiler.ir.powers import SPECIAL_EXPONENTS, product
 from fourfold.compiler.ir.values import Number, Value, copysign, is_nan, maximum, minimum, operation, where
 from fourfold.compiler.lowering.call import (
     Argument,
@@ -208,7 +208,7 @@ def _other_powers(dtype: torch.dtype, x: object, y: object) -> str | None:
 
 
 def _of_products(dtype: torch.dtype, x: object, y: object) -> bool:
-    return dtype == torch.bfloat16 and y in TORCHS
+    return dtype == torch.bfloat16 and y in SPECIAL_EXPONENTS
 
 
 POWERS = (aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)

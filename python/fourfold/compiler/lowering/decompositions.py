@@ -24,7 +24,7 @@ EARLY: dict[object, Function] = {}
 LATE: dict[object, Function] = {}
 
 # Decomposed as torch does. Not the forward of binary_cross_entropy: torch's kernel checks its input.
-TORCHS = (
+DECOMPOSED_BY_TORCH = (
     aten.binary_cross_entropy_backward.default,
     aten.binary_cross_entropy_with_logits.default,
     aten.dist.default,
@@ -35,7 +35,7 @@ TORCHS = (
     aten._fused_rms_norm.default,
     aten._fused_rms_norm_backward.default,
 )
-TORCHS_LATE = (
+DECOMPOSED_LATE_BY_TORCH = (
     aten.glu.default,
     aten.huber_loss_backward.default,
 )
@@ -45,7 +45,9 @@ def decompositions() -> dict[object, Function]:
     """The table for tracing, from torch's table and ours."""
     from torch._decomp import get_decompositions
 
-    torchs = {operator: where_supported(operator, own) for operator, own in get_decompositions(TORCHS).items()}
+    torchs = {
+        operator: where_supported(operator, own) for operator, own in get_decompositions(DECOMPOSED_BY_TORCH).items()
+    }
     found = torchs | foreach.decompositions() | EARLY
     if not hasattr(torch.ops.prims, "fma"):
         return found
@@ -58,7 +60,7 @@ def late() -> dict[object, Function]:
     """The table for the pass ``decompose``."""
     from torch._decomp import get_decompositions
 
-    return get_decompositions(TORCHS_LATE) | LATE
+    return get_decompositions(DECOMPOSED_LATE_BY_TORCH) | LATE
 
 
 def decomposes(operator: object, table: dict[object, Function] = EARLY) -> Callable[[Function], Function]:

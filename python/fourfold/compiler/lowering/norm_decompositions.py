@@ -204,8 +204,8 @@ def reduced_by_channel(x: Tensor) -> list[int] | None:
     """The dimensions that a batch norm reduces, if a program can and is faster; None if torch's kernel has to."""
     over = [0, *range(2, x.dim())]
     is_dense = is_real(x) and x.is_contiguous() and not is_empty(x) and covers_innermost(over, x)
-    lie_together = hint(x.shape[0]) == 1 or math.prod(map(hint, x.shape[2:])) >= FEWEST
-    return over if is_dense and lie_together else None
+    are_adjacent = hint(x.shape[0]) == 1 or math.prod(map(hint, x.shape[2:])) >= FEWEST
+    return over if is_dense and are_adjacent else None
 
 
 def of_channels(parameter: Tensor, x: Tensor) -> Tensor:

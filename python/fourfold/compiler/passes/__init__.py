@@ -1,7 +1,7 @@
 """The compiler's passes, in the order in which they run. Each takes a graph and returns the transformed graph.
 
 Dynamo's graph goes through CAPTURED. AOTAutograd's joint graph of forward and backward goes through JOINT and is
-partitioned; each half goes through HALF. A forward without gradients goes through INFERENCE and HALF."""
+partitioned; each half goes through FUSION. A forward without gradients goes through INFERENCE and FUSION."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fourfold.compiler.analysis.support import REFUSAL
 from fourfold.compiler.passes.by_parts import by_parts
 from fourfold.compiler.passes.canonicalize import canonicalize
 from fourfold.compiler.passes.correct_dtypes import correct_dtypes
+from fourfold.compiler.passes.cse import cse
 from fourfold.compiler.passes.decompose import decompose
 from fourfold.compiler.passes.epilogues import epilogues
 from fourfold.compiler.passes.flatten import flatten
@@ -24,7 +25,6 @@ from fourfold.compiler.passes.plan import plan
 from fourfold.compiler.passes.products import products
 from fourfold.compiler.passes.recurrent import recurrent
 from fourfold.compiler.passes.rematerialize import rematerialize
-from fourfold.compiler.passes.share import share
 from fourfold.compiler.passes.sink_gather import sink_gather
 from fourfold.compiler.passes.sink_slices import sink_slices
 from fourfold.compiler.passes.stack_gradients import stack_gradients
@@ -35,14 +35,14 @@ Pass = Callable[[GraphModule], GraphModule]
 CAPTURED: Sequence[Pass] = (recurrent, products)
 JOINT: Sequence[Pass] = (correct_dtypes, decompose, stack_gradients, rematerialize)
 INFERENCE: Sequence[Pass] = (correct_dtypes, decompose)
-HALF: Sequence[Pass] = (
+FUSION: Sequence[Pass] = (
     canonicalize,
-    share,
+    cse,
     sink_gather,
     sink_slices,
-    share,
+    cse,
     by_parts,
-    share,
+    cse,
     flatten,
     fuse,
     epilogues,

@@ -47,9 +47,9 @@ class Epilogues:
             if source in groups:
                 self.unit[node] = source
             elif isinstance(node.target, Fused):
-                groups.add(self.units.add_alone(node))
+                groups.add(self.units.add_singleton(node))
             else:
-                self.units.add_alone(node)
+                self.units.add_singleton(node)
 
     def concatenation(self, node: Node) -> None:
         """Attaches a concatenation or a stack of results of one group and of other tensors of the same shape."""

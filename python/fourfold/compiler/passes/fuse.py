@@ -57,7 +57,7 @@ class Fusion:
         self.groups: dict[int, Group] = {}
         for node in visiting(module):
             if node.op != "call_function" or REFUSAL in node.meta or not self.place_within(node):
-                self.units.add_alone(node)
+                self.units.add_singleton(node)
         for node in visiting(module):
             if not node.meta.get(REFUSAL, "").startswith(FAILED):
                 self.merge_readers(node)

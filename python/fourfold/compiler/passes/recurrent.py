@@ -26,7 +26,7 @@ PACKED = ("data", "batch_sizes", "hx", *_SHARED)
 
 
 @dataclass(frozen=True)
-class Call:
+class LayerCall:
     """A call of torch.lstm or torch.gru. In a graph its tensors are nodes.
 
     states: h_0 and, of an LSTM, c_0. batch_sizes: of packed input, else None."""
@@ -43,7 +43,7 @@ class Call:
     batch_first: bool
 
     @classmethod
-    def of(cls, name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Call:
+    def of(cls, name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> LayerCall:
         packed = "data" in kwargs or len(args) > 3 and isinstance(args[3], (list, tuple))
         given = dict(zip(PACKED if packed else DENSE, args, strict=False)) | dict(kwargs)  # the rest by name
         return cls(
@@ -94,12 +94,12 @@ class Call:
 
 def lstm(*args: object, **kwargs: object) -> tuple[Tensor, ...]:
     """torch.lstm on fourfold's operator: output, h_n, c_n."""
-    return Call.of("lstm", args, kwargs).run()
+    return LayerCall.of("lstm", args, kwargs).run()
 
 
 def gru(*args: object, **kwargs: object) -> tuple[Tensor, ...]:
     """torch.gru on fourfold's operator: output, h_n."""
-    return Call.of("gru", args, kwargs).run()
+    return LayerCall.of("gru", args, kwargs).run()
 
 
 NAMES: dict[object, str] = {
@@ -125,7 +125,7 @@ def replaced(node: Node) -> bool:
         return False
     name = NAMES[node.target]
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), traced)
-    why = Call.of(name, args, kwargs).refusal()
+    why = LayerCall.of(name, args, kwargs).refusal()
     if why is None:
         node.target = FUNCTIONS[name]
     else:

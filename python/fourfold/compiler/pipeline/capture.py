@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from fourfold._optimize.layers import names_of, why_layer_is_left, why_not_plain
-from fourfold.compiler.passes.recurrent import FUNCTIONS, NAMES, Call, traced
+from fourfold.compiler.passes.recurrent import FUNCTIONS, NAMES, LayerCall, traced
 from fourfold.freezing import Freezable, is_frozen
 from fourfold.nn import recurrent
 
@@ -126,7 +126,7 @@ def trace_calls(backend: Callable[..., object]) -> None:
         name = NAMES[variable.value]
         given = proxy_args_kwargs(args, kwargs)
         fakes = torch.fx.node.map_aggregate(given, lambda a: traced(a.node) if isinstance(a, torch.fx.Proxy) else a)
-        if Call.of(name, *fakes).refusal() is not None:
+        if LayerCall.of(name, *fakes).refusal() is not None:
             return None
         proxy = tx.output.create_proxy("call_function", FUNCTIONS[name], *given)
         result = wrap_fx_proxy(tx, proxy)

@@ -15,7 +15,7 @@ from fourfold.compiler.lowering.rounding_decompositions import rounding_as_eager
 from fourfold.compiler.options import Options
 from fourfold.compiler.pipeline import fallback, runtime
 from fourfold.compiler.pipeline.compiled import Compiled
-from fourfold.compiler.pipeline.record import Captured, Half
+from fourfold.compiler.pipeline.record import CapturedGraph, Half
 from fourfold.compiler.pipeline.tracing import kept_whole
 
 Function = Callable[..., object]
@@ -35,7 +35,7 @@ def boxed(function: Function) -> Function:
 class Compilation:
     """The compilation of one captured graph."""
 
-    def __init__(self, captured: Captured, options: Options, records: bool = False):
+    def __init__(self, captured: CapturedGraph, options: Options, records: bool = False):
         self.captured = captured
         self.options = options
         self.records = records
@@ -64,10 +64,10 @@ class Compilation:
             counters["aot_autograd"]["not_ok"] += 1
             raise
         counters["aot_autograd"]["ok"] += 1
-        thin = self.thin(inputs)
-        if thin is not None and isinstance(self.captured.graph, GmWrapper):
-            return boxed(thin)
-        return thin or torch._dynamo.disable(torchs)
+        direct = self.direct(inputs)
+        if direct is not None and isinstance(self.captured.graph, GmWrapper):
+            return boxed(direct)
+        return direct or torch._dynamo.disable(torchs)
 
     def partition(
         self, joint: GraphModule, given: object, *, num_fwd_outputs: int, **settings: object
@@ -114,7 +114,7 @@ class Compilation:
         with self.captured.timed(stage):
             return Half(given, Compiled.of(graph, self.options))
 
-    def thin(self, inputs: Sequence[object]) -> Function | None:
+    def direct(self, inputs: Sequence[object]) -> Function | None:
         """The call through our own runtime, or None if the graphs are not simple."""
         forward, backward = self.captured.forward, self.backward_graph
         self.captured.runtime = runtime.obstacle(self.metadata, inputs, forward.compiled, backward)

@@ -35,7 +35,7 @@ class Compiled:
     @classmethod
     def of(cls, module: GraphModule, options: Options | None = None) -> Compiled:
         module.meta["options"] = options or Options()
-        return cls(passes.run(passes.HALF, module))
+        return cls(passes.run(passes.FUSION, module))
 
     @property
     def nodes(self) -> Sequence[Node]:

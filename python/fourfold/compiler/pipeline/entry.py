@@ -11,7 +11,7 @@ from fourfold.compiler import passes
 from fourfold.compiler.options import Options, generator_of_environment, refuse_others, rounding_of_environment
 from fourfold.compiler.pipeline import capture, fallback
 from fourfold.compiler.pipeline.compilation import Compilation, Function
-from fourfold.compiler.pipeline.record import Captured, Record
+from fourfold.compiler.pipeline.record import CapturedGraph, Record
 
 
 def backend(
@@ -36,7 +36,7 @@ def backend(
     module = passes.run(passes.CAPTURED, module)
 
     def compile(graph: GraphModule, flat: Sequence[object]) -> Function:
-        captured = Captured(graph)
+        captured = CapturedGraph(graph)
         compilation = Compilation(captured, chosen, records=record is not None)
         if record is not None:
             record.captured.append(captured)

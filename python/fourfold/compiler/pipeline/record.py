@@ -21,7 +21,7 @@ class Half:
 
 
 @dataclass
-class Captured:
+class CapturedGraph:
     """One graph that torch captured. A function with graph breaks has several."""
 
     graph: GraphModule
@@ -44,5 +44,5 @@ class Captured:
 class Record:
     """Everything that calls of ``backend`` with this record compile."""
 
-    captured: list[Captured] = field(default_factory=list)
+    captured: list[CapturedGraph] = field(default_factory=list)
     complete: list[Callable[[], None]] = field(default_factory=list)  # for each, compiles the backward without a call

@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 from fourfold.compiler.ir.dtypes import BOOLEAN, INT32, INT64
 from fourfold.compiler.ir.values import Program, Value
-from fourfold.compiler.nest.cpu.builder import REDUCTION_BLOCK, SLACK, across, fixed_bytes
+from fourfold.compiler.nest.cpu.builder import REDUCTION_BLOCK, SLACK, fixed_bytes, transposed_slots
 from fourfold.compiler.nest.cpu.odometer import Odometer
 from fourfold.compiler.nest.cpu.short_rows import ShortRows
 from fourfold.compiler.nest.cpu.side_by_side import SideBySide
 from fourfold.compiler.nest.cpu.stages import Stages
 from fourfold.compiler.nest.cpu.steps import check_steps
 from fourfold.compiler.nest.cpu.steps_of_rows import StepsOfNumbers, StepsSideBySide, are_numbers, write_row
-from fourfold.compiler.nest.cpu.vectors import Place
+from fourfold.compiler.nest.cpu.vectors import Position
 from fourfold.compiler.nest.ir.layout import COLUMNS, ELEMENTS, ROWS, SHORT_ROWS, SIDE_BY_SIDE, Layout
 from fourfold.compiler.nest.ir.loops import (
     BEGIN,
@@ -59,7 +59,7 @@ def build(program: Program, layout: Layout, lanes: int) -> Nest:
             functions.append(Shared(f"columns_{stage}", plan, layout, lanes).columns(stage))
             functions.append(Shared(f"combine_{stage}", plan, layout, lanes).combine(stage))
     sums = sum(len(plan.sums(stage)) for stage in range(plan.stages))
-    panel = sum(SIZES[slot.kind] for slot in across(plan, layout))
+    panel = sum(SIZES[slot.kind] for slot in transposed_slots(plan, layout))
     return Nest(functions, lanes, fixed_bytes(plan, layout, lanes), plan.bytes_of_column, panel, sums)
 
 
@@ -98,7 +98,7 @@ class Shared(Stages):
         if len(self.column_axes) == 1:
             count = self.writer.index("-", END, BEGIN, "count")
             pointers = self.advanced(self.base, self.axes[-1], BEGIN)
-            self.run(0, Place(pointers, BEGIN, count), {})
+            self.run(0, Position(pointers, BEGIN, count), {})
             return self.function
         writer, inner = self.writer, self.axes[-1]
         shared = [axis for axis in self.column_axes[:-1] if axis != self.layout.transposed]
@@ -109,7 +109,7 @@ class Shared(Stages):
             at = writer.get(present)
             start = writer.index("*", at, chunk)
             count = writer.index("min", chunk, writer.index("-", self.size[inner], start), "count")
-            self.run_panels(Place(self.advanced(outer.pointers(), inner, start), start, count))
+            self.run_panels(Position(self.advanced(outer.pointers(), inner, start), start, count))
             following = writer.index("+", at, 1)
             writer.assign(present, following)
             with writer.when(writer.let("equal", BOOLEAN, following, chunks)):
@@ -122,7 +122,7 @@ class Shared(Stages):
         StepsOfNumbers(self, self.base).write()
         return self.function
 
-    def run_panels(self, place: Place) -> None:
+    def run_panels(self, place: Position) -> None:
         """A piece of the innermost axis, in all rows of the axis along which transposed tensors are contiguous."""
         writer, axis = self.writer, self.layout.transposed
         if axis is None:
@@ -134,14 +134,14 @@ class Shared(Stages):
             pointers = self.advanced(place.pointers, axis, first)
             with self.panels(pointers, count, place.count) as in_panels, writer.loop(0, count, 1, name="row") as row:
                 own = in_panels(self.advanced(pointers, axis, row), row)
-                self.run(0, Place(own, place.column, place.count), {})
+                self.run(0, Position(own, place.column, place.count), {})
         return None
 
     def rows(self) -> Function:
         writer = self.writer
         self.kept_base = self.kept_values()
         outer = Odometer(self, range(self.layout.rows), BEGIN, self.base)
-        if not self.across:
+        if not self.transposed_slots:
             with writer.loop(BEGIN, END, 1, name="row"):
                 self.run_row(outer.pointers())
                 outer.step()
@@ -243,7 +243,7 @@ class Shared(Stages):
             self.call_argument("panel_columns"),
         )
         size = 0
-        for slot in self.across:
+        for slot in self.transposed_slots:
             offset = writer.index("*", most, size)
             memory[slot.index] = self.advance(start, "uint8", offset, f"{slot.name}_panel")
             size += SIZES[slot.kind]
@@ -254,13 +254,13 @@ class Shared(Stages):
 
         def in_panels(own: dict[int, Ref], row: Operand) -> dict[int, Ref]:
             offset = writer.index("*", row, columns)
-            return own | {s.index: self.advance(memory[s.index], s.kind, offset, s.name) for s in self.across}
+            return own | {s.index: self.advance(memory[s.index], s.kind, offset, s.name) for s in self.transposed_slots}
 
         strides = dict(self.strides)
-        self.strides |= {(slot.index, inner): Constant(1, INT64) for slot in self.across}
+        self.strides |= {(slot.index, inner): Constant(1, INT64) for slot in self.transposed_slots}
         yield in_panels
         self.strides = strides
-        for slot in self.across:
+        for slot in self.transposed_slots:
             if slot.value is not None:
                 step, to = self.strides[slot.index, inner], pointers[slot.index]
                 writer.body.append(Transpose(to, step, memory[slot.index], columns, columns, rows, slot.kind))

@@ -29,7 +29,7 @@ def fixed_bytes(plan: Plan, layout: Layout, lanes: int) -> int:
     return SIZES[FLOAT64] * (REDUCTION_BLOCK + SLACK) * most * is_gathered
 
 
-def across(plan: Plan, layout: Layout) -> list[Slot]:
+def transposed_slots(plan: Plan, layout: Layout) -> list[Slot]:
     """The transposed tensors: contiguous along the layout's transposed axis instead of the innermost one."""
     if layout.transposed is None or layout.split in (SHORT_ROWS, SIDE_BY_SIDE):
         return []
@@ -61,7 +61,7 @@ class Builder:
         self.strides: dict[tuple[int, int], Operand] = {}
         self.column_count = self.call_argument("columns")
         self.kept_base: Ref | None = None
-        self.across = across(plan, layout)
+        self.transposed_slots = transposed_slots(plan, layout)
         for slot in self.slots:
             for axis in self.axes:
                 self.strides[slot.index, axis] = self.stride(slot, axis)

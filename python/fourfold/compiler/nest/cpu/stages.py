@@ -14,7 +14,7 @@ from fourfold.compiler.ir.values import Value
 from fourfold.compiler.nest.cpu.builder import CHAINS, REDUCTION_BLOCK, SLACK, Builder
 from fourfold.compiler.nest.cpu.odometer import Odometer
 from fourfold.compiler.nest.cpu.steps import StepsBody
-from fourfold.compiler.nest.cpu.vectors import Place, Sum, VectorBody
+from fourfold.compiler.nest.cpu.vectors import Position, Sum, VectorBody
 from fourfold.compiler.nest.ir.loops import SCRATCH, Constant, Operand, Ref
 from fourfold.compiler.nest.ir.plan import SIZES, identity, total_type
 
@@ -48,7 +48,7 @@ class Stages(Builder):
             for each in sums.values():
                 each.chains = self.new_chains(each.value)
             inner = self.axes[-1]
-            self.run(stage, Place(self.advanced(pointers, inner, start), start, count), sums)
+            self.run(stage, Position(self.advanced(pointers, inner, start), start, count), sums)
         else:
             self.run_segments(stage, pointers, start, count, sums)
         return {value: self.folded(each) for value, each in sums.items()}
@@ -92,7 +92,7 @@ class Stages(Builder):
             at = writer.get(within)
             left = writer.index("-", self.size[inner], at, "left")
             piece = writer.index("min", left, writer.index("-", count, column), "piece")
-            place = Place(self.advanced(outer.pointers(), inner, at), writer.index("+", start, column), piece)
+            place = Position(self.advanced(outer.pointers(), inner, at), writer.index("+", start, column), piece)
             self.run(stage, place, sums, column)
             writer.assign(within, writer.index("+", at, piece))
             with writer.when(writer.let("<", BOOLEAN, writer.index("-", left, 1), piece)):
@@ -135,7 +135,7 @@ class Stages(Builder):
             mask = writer.let("mask", BOOLEAN, writer.index("-", count, k, "left"), lanes=lanes, name="mask")
             body([k], mask, Constant(CHAINS - 1, INT64))
 
-    def run(self, stage: int, place: Place, sums: dict[Value, Sum], buffered: Operand | None = None) -> None:
+    def run(self, stage: int, place: Position, sums: dict[Value, Sum], buffered: Operand | None = None) -> None:
         """All vectors of a stage in one piece of the innermost axis. buffered: the piece's start in the sums'
         buffers."""
         kind = VectorBody if self.layout.steps is None else StepsBody

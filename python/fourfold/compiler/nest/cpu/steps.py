@@ -15,7 +15,7 @@ from fourfold.compiler.nest.cpu.steps_of_rows import (
     check_rows,
     moving,
 )
-from fourfold.compiler.nest.cpu.vectors import Place, Sum, VectorBody
+from fourfold.compiler.nest.cpu.vectors import Position, Sum, VectorBody
 from fourfold.compiler.nest.ir.layout import BROADCAST, ROWS, Layout
 from fourfold.compiler.nest.ir.loops import Operand, Ref
 from fourfold.compiler.nest.ir.plan import ELEMENT, NotCompiled, Plan, Slot
@@ -43,7 +43,7 @@ def check_steps(plan: Plan, layout: Layout) -> None:
 class StepsBody(VectorBody):
     """All steps of several vectors."""
 
-    def __init__(self, builder: Builder, stage: int, place: Place, sums: dict[Value, Sum], buffered: Operand | None):
+    def __init__(self, builder: Builder, stage: int, place: Position, sums: dict[Value, Sum], buffered: Operand | None):
         self.moving = moving(builder.plan, builder.layout.steps)
         self.numbers = [v for v in builder.plan.values if v in self.moving and builder.plan.level[v] < ELEMENT]
         super().__init__(builder, stage, place, sums, buffered)

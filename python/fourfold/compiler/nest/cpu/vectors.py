@@ -17,7 +17,7 @@ LONG = 24  # the number of operations with the same effect
 
 
 @dataclass(slots=True)
-class Place:
+class Position:
     """The position of a loop over columns: each tensor's address, the index among the row's columns, and how many of
     these follow along the innermost axis."""
 
@@ -39,7 +39,7 @@ class Sum:
 class VectorBody:
     """The operations of one stage on vectors along the innermost axis."""
 
-    def __init__(self, builder: Builder, stage: int, place: Place, sums: dict[Value, Sum], buffered: Operand | None):
+    def __init__(self, builder: Builder, stage: int, place: Position, sums: dict[Value, Sum], buffered: Operand | None):
         self.builder, self.stage, self.place, self.sums, self.buffered = builder, stage, place, sums, buffered
         self.plan, self.writer, self.lanes = builder.plan, builder.writer, builder.lanes
         self.values = self.plan.elements(stage)
@@ -86,7 +86,7 @@ class VectorBody:
             self.splats[value] = self.builder.splat(self.builder.scalar(value), value)
 
     def stride(self, slot: int) -> str:
-        is_transposed = any(slot == each.index for each in self.builder.across)
+        is_transposed = any(slot == each.index for each in self.builder.transposed_slots)
         return UNIT if is_transposed else self.builder.layout.stride(slot, self.inner)
 
     def step(self, slot: Slot) -> Operand | None:

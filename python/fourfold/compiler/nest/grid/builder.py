@@ -28,7 +28,7 @@ class Total:
 
 
 @dataclass(slots=True)
-class Place:
+class ThreadVector:
     """A thread's vector of elements: each tensor's offset, and whether the vector exists; None if it always does."""
 
     offsets: dict[int, Operand]
@@ -190,7 +190,7 @@ class GridBuilder:
             return Constant(scalar.value, scalar.type, self.lanes)
         return self.writer.let("splat", scalar.type, scalar, lanes=self.lanes, name=self.plan.name(value))
 
-    def write(self, values: Sequence[Value], places: Sequence[Place]) -> None:
+    def write(self, values: Sequence[Value], places: Sequence[ThreadVector]) -> None:
         """Computes the values that the places lack, operation by operation for all places, so that all loads come
         first."""
         for value in values:
@@ -198,13 +198,13 @@ class GridBuilder:
                 if value not in place.known:
                     place.known[value] = self.vector(value, place)
 
-    def vector(self, value: Value, place: Place) -> Operand:
+    def vector(self, value: Value, place: ThreadVector) -> Operand:
         if value.op == "input":
             return self.load_vector(value, place)
         operands = [self.operand(operand, place) for operand in value.operands]
         return self.writer.let(value.op, value.type, *operands, lanes=self.lanes, name=self.plan.name(value))
 
-    def operand(self, value: Value, place: Place) -> Operand:
+    def operand(self, value: Value, place: ThreadVector) -> Operand:
         if self.plan.level[value] == ELEMENT:
             return place.known[value]
         if value not in place.known:
@@ -217,7 +217,7 @@ class GridBuilder:
             return None
         return self.strides[slot.index, self.axes[-1]]
 
-    def load_vector(self, value: Value, place: Place) -> Operand:
+    def load_vector(self, value: Value, place: ThreadVector) -> Operand:
         slot, writer = self.plan.inputs[value.attribute], self.writer
         offset, name = place.offsets.get(slot.index, Constant(0, INDEX)), self.plan.name(value)
         step = self.step_of(slot)
@@ -229,7 +229,7 @@ class GridBuilder:
         given += [step] * (op != "load")
         return writer.let(op, value.type, *given, lanes=self.lanes, attribute=slot.kind, name=name)
 
-    def store_vector(self, slot: Slot, place: Place) -> None:
+    def store_vector(self, slot: Slot, place: ThreadVector) -> None:
         step = None if self.lanes == 1 else self.step_of(slot)
         vector = self.operand(slot.value, place)
         offset = place.offsets.get(slot.index, Constant(0, INDEX))
@@ -259,7 +259,7 @@ class GridBuilder:
         first = Constant(identity(op, vector.type), vector.type, vector.lanes)
         return self.writer.let("select", vector.type, valid, vector, first, lanes=vector.lanes)
 
-    def summand(self, value: Value, place: Place) -> Operand:
+    def summand(self, value: Value, place: ThreadVector) -> Operand:
         """A place's part of a reduction."""
         vector = self.masked(value.op, self.operand(value.operands[0], place), place.valid)
         if value.op != "sum_float64":

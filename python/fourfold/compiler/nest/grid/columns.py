@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fourfold.compiler.ir.values import Value
-from fourfold.compiler.nest.grid.builder import CHUNK, CHUNKS, LANES_OF_GROUP, GridBuilder, Place, Total
+from fourfold.compiler.nest.grid.builder import CHUNK, CHUNKS, LANES_OF_GROUP, GridBuilder, ThreadVector, Total
 from fourfold.compiler.nest.grid.layout import GridLayout
 from fourfold.compiler.nest.ir.layout import BROADCAST
 from fourfold.compiler.nest.ir.loops import INDEX, Constant, Kernel, Operand, Ref, Store
@@ -50,7 +50,7 @@ class SumsOfChunks(Columns):
         sums = {slot.index: writer.variable(slot.value.type, self.zero(slot), lanes, "total") for slot in self.sums}
         first = writer.index("+", begin, self.part, "first")
         has_rows = self.let("<", first, end, name="has_rows")
-        of_all_rows = Place(of_column, self.both(self.is_column, has_rows))
+        of_all_rows = ThreadVector(of_column, self.both(self.is_column, has_rows))
         self.write([value for value in self.plan.elements(0) if self.is_of_all_rows(value)], [of_all_rows])
         with writer.loop(first, end, PARTS * self.layout.copies, name="at") as at:
             places = [self.place(at, copy, end, of_column) for copy in range(self.layout.copies)]
@@ -68,7 +68,7 @@ class SumsOfChunks(Columns):
         strides = (self.layout.stride(value.attribute, axis) for axis in self.row_axes)
         return value.op == "input" and all(stride == BROADCAST for stride in strides)
 
-    def place(self, at: Operand, copy: int, end: Operand, of_column: dict[int, Operand]) -> Place:
+    def place(self, at: Operand, copy: int, end: Operand, of_column: dict[int, Operand]) -> ThreadVector:
         """One row's place, with the row's values."""
         row = self.writer.index("+", at, copy * PARTS, "row")
         valid = self.both(self.is_column, self.let("<", row, end, name="is_row") if copy else None)
@@ -76,7 +76,7 @@ class SumsOfChunks(Columns):
             row = self.writer.index("min", row, self.writer.index("-", end, 1), "row")
         of_row = self.offsets_along(self.row_axes, row)
         both = {k: self.writer.index("+", a, of_column[k]) if k in of_column else a for k, a in of_row.items()}
-        place, numbers = Place(of_column | both, valid), dict(self.known)
+        place, numbers = ThreadVector(of_column | both, valid), dict(self.known)
         self.compute_rows(0, of_row)
         place.known = {value: self.splat(value) for value in self.plan.scalars(ROW, 0)}
         if any(slot.level == ROW for slot in self.plan.outputs):
@@ -85,7 +85,7 @@ class SumsOfChunks(Columns):
         self.known = numbers
         return place
 
-    def add(self, place: Place, sums: dict[int, Ref]) -> None:
+    def add(self, place: ThreadVector, sums: dict[int, Ref]) -> None:
         for slot in self.plan.stores(0):
             if slot.is_column_sum:
                 vector = self.masked("sum", self.operand(slot.value, place), place.valid)

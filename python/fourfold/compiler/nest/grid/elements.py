@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fourfold.compiler.ir.values import Value
 from fourfold.compiler.nest.cpu.steps_of_rows import LoopOverSteps
-from fourfold.compiler.nest.grid.builder import GridBuilder, Place
+from fourfold.compiler.nest.grid.builder import GridBuilder, ThreadVector
 from fourfold.compiler.nest.grid.layout import GridLayout
 from fourfold.compiler.nest.ir.layout import BROADCAST
 from fourfold.compiler.nest.ir.loops import INDEX, Constant, Kernel, Operand, Ref
@@ -40,20 +40,20 @@ class Elements(GridBuilder):
             if value.op == "input" and set(self.layout.strides[value.attribute]) == {BROADCAST}:
                 self.uniform[value] = self.load(value, Constant(0, INDEX))
 
-    def load_vector(self, value: Value, place: Place) -> Operand:
+    def load_vector(self, value: Value, place: ThreadVector) -> Operand:
         if value not in self.uniform:
             return super().load_vector(value, place)
         one = self.uniform[value]
         return self.writer.let("splat", value.type, one, lanes=self.lanes, name=self.plan.name(value))
 
-    def place(self, at: Operand, copy: int, vectors: Operand) -> Place:
+    def place(self, at: Operand, copy: int, vectors: Operand) -> ThreadVector:
         """The loop's condition has checked the first of a thread's vectors."""
         vector = self.writer.index("+", at, copy * THREADS)
         valid = None if copy == 0 else self.let("<", vector, vectors, name="valid")
         element = self.writer.index("*", vector, self.lanes, "element")
-        return Place(self.column_offsets(element, {}), valid)
+        return ThreadVector(self.column_offsets(element, {}), valid)
 
-    def write_places(self, places: list[Place]) -> None:
+    def write_places(self, places: list[ThreadVector]) -> None:
         if self.layout.steps is not None:
             return StepsOfPlaces(self, places).write()
         self.write(self.plan.elements(0), places)
@@ -69,14 +69,14 @@ class Elements(GridBuilder):
             element = writer.index("+", whole, self.thread, "element")
             with writer.when(self.let("<", element, self.column_count)):
                 self.lanes = 1
-                self.write_places([Place(self.column_offsets(element, {}), None)])
+                self.write_places([ThreadVector(self.column_offsets(element, {}), None)])
                 self.lanes = self.layout.lanes
 
 
 class StepsOfPlaces(LoopOverSteps):
     """All steps of some vectors, whose states stay in registers."""
 
-    def __init__(self, builder: Elements, places: list[Place]):
+    def __init__(self, builder: Elements, places: list[ThreadVector]):
         super().__init__(builder, builder.base)
         self.places = places
 
@@ -87,7 +87,7 @@ class StepsOfPlaces(LoopOverSteps):
             found.append(self.at(pointers, place, own, lambda place: self.vector(value, place)))
         return found
 
-    def vector(self, value: Value, place: Place) -> Operand:
+    def vector(self, value: Value, place: ThreadVector) -> Operand:
         return (
             self.builder.operand(value, place)
             if value in self.builder.known or value.is_constant
@@ -101,9 +101,9 @@ class StepsOfPlaces(LoopOverSteps):
         for vector, place in zip(values, self.places, strict=True):
             self.at(pointers, place, {slot.value: vector}, lambda place: self.builder.store_vector(slot, place))
 
-    def at(self, pointers: dict[int, Ref], place: Place, known: dict[Value, Operand], write: object) -> object:
+    def at(self, pointers: dict[int, Ref], place: ThreadVector, known: dict[Value, Operand], write: object) -> object:
         """Calls ``write`` for a place whose tensors are at these addresses."""
         before, self.builder.base = self.builder.base, pointers
-        found = write(Place(place.offsets, place.valid, known))
+        found = write(ThreadVector(place.offsets, place.valid, known))
         self.builder.base = before
         return found

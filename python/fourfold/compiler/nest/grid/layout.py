@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fourfold.compiler.nest.ir.layout import UNIT, Steps, act_as_one
+from fourfold.compiler.nest.ir.layout import UNIT, Steps, are_mergeable
 
 # How threads split the work: by elements; by rows, with a row's threads along its columns; by rows that are adjacent in
 # memory, with the threads along the rows; or by columns, which are summed over the rows.
@@ -52,7 +52,7 @@ class GridLayout:
 
     def has_dense_columns(self, tensor: int) -> bool:
         """Whether the axes of the columns act as one axis for it."""
-        return act_as_one(self.strides[tensor][self.rows :])
+        return are_mergeable(self.strides[tensor][self.rows :])
 
     @property
     def axes(self) -> int:

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 
 from fourfold.compiler.ir.dtypes import BOOLEAN
 from fourfold.compiler.ir.values import Value
-from fourfold.compiler.nest.grid.builder import Place
+from fourfold.compiler.nest.grid.builder import ThreadVector
 from fourfold.compiler.nest.ir.loops import Constant, Operand, Ref, Writer
 
 
 class OnlinePart(abc.ABC):
     """A thread's part of the online sums of a first reduction. operand: the vector of a value at a place."""
 
-    def __init__(self, first: Value, writer: Writer, lanes: int, operand: Callable[[Value, Place], Operand]):
+    def __init__(self, first: Value, writer: Writer, lanes: int, operand: Callable[[Value, ThreadVector], Operand]):
         (self.x,), self.type = first.operands, first.type
         self.writer, self.lanes, self.operand = writer, lanes, operand
 
@@ -24,7 +24,7 @@ class OnlinePart(abc.ABC):
         """Declares the variables."""
 
     @abc.abstractmethod
-    def add(self, places: Sequence[Place], first: Operand) -> None:
+    def add(self, places: Sequence[ThreadVector], first: Operand) -> None:
         """Adds vectors. first: the first total so far, with them, of each lane."""
 
     @abc.abstractmethod
@@ -71,7 +71,7 @@ class Exponentials(OnlinePart):
         self.largest = self.variable(float("-inf"), "largest")
         self.sum = self.variable(0.0, "scaled", self.lanes)
 
-    def add(self, places: Sequence[Place], first: Operand) -> None:
+    def add(self, places: Sequence[ThreadVector], first: Operand) -> None:
         largest = self.fold("amax", first)
         shift = self.finite(largest)
         # At most 1, also where an infinite element replaces the shift by 0.
@@ -116,7 +116,7 @@ class Deviations(OnlinePart):
         self.mean = self.variable(0.0, "mean", self.lanes)
         self.squares = self.variable(0.0, "squares", self.lanes)
 
-    def add(self, places: Sequence[Place], first: Operand) -> None:
+    def add(self, places: Sequence[ThreadVector], first: Operand) -> None:
         count, pivot, mean, squares = map(self.writer.get, self.variables())
         pivot = self.where(self.equal(count, 0.0), self.operand(self.x, places[0]), pivot)
         for place in places:

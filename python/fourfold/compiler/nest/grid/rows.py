@@ -10,7 +10,7 @@ from fourfold.compiler.ir.values import Value
 from fourfold.compiler.nest.grid.builder import (
     LANES_OF_GROUP,
     GridBuilder,
-    Place,
+    ThreadVector,
     Total,
 )
 from fourfold.compiler.nest.grid.layout import SIDE_BY_SIDE, GridLayout
@@ -32,7 +32,7 @@ class Row:
 
     offsets: dict[int, Operand]
     valid: Ref | None
-    places: list[Place]
+    places: list[ThreadVector]
     known: dict[Value, Operand] = field(default_factory=dict)
 
 
@@ -48,15 +48,15 @@ class Rows(GridBuilder):
     """The threads of a row, the layout's group, are a power of two."""
 
     def __init__(self, plan: Plan, layout: GridLayout, name: str = "rows"):
-        self.is_across = layout.split == SIDE_BY_SIDE
+        self.has_row_per_lane = layout.split == SIDE_BY_SIDE
         threads = LEAST_THREADS if layout.group > LANES_OF_GROUP else THREADS_OF_ROWS
-        self.rows_of_block = LANES_OF_GROUP if self.is_across else max(1, threads // layout.group)
+        self.rows_of_block = LANES_OF_GROUP if self.has_row_per_lane else max(1, threads // layout.group)
         super().__init__(name, plan, layout, self.rows_of_block * layout.group)
         index, thread = self.writer.index, self.thread
         # own: the thread's row within the block; lane: the thread's index within the row.
         if self.rows_of_block == 1:
             self.own, self.lane = Constant(0, INDEX), thread
-        elif self.is_across:
+        elif self.has_row_per_lane:
             self.own, self.lane = index("%", thread, LANES_OF_GROUP, "own"), index("/", thread, LANES_OF_GROUP, "lane")
         else:
             self.own, self.lane = index("/", thread, layout.group, "own"), index("%", thread, layout.group, "lane")
@@ -142,20 +142,20 @@ class Rows(GridBuilder):
 
     def kept_places(
         self, offsets: dict[int, Operand], valid: Ref | None, shared: list[dict[Value, Operand]]
-    ) -> list[Place]:
+    ) -> list[ThreadVector]:
         """The vectors of a row that a thread keeps in registers from stage to stage."""
         places = [self.place(self.lane, k, offsets, valid) for k in range(self.layout.each)]
         for place, known in zip(places, shared, strict=True):
             place.known |= known
         return places
 
-    def place(self, at: Operand, k: int, offsets: dict[int, Operand], valid: Ref | None) -> Place:
+    def place(self, at: Operand, k: int, offsets: dict[int, Operand], valid: Ref | None) -> ThreadVector:
         vector = self.writer.index("+", at, k * self.layout.group)
         inside = self.let("<", vector, self.end, name="valid")
         column = self.writer.index("*", vector, self.lanes, "column")
-        return Place(self.column_offsets(column, offsets), self.both(inside, valid))
+        return ThreadVector(self.column_offsets(column, offsets), self.both(inside, valid))
 
-    def stage(self, stage: int, places: list[Place], offsets: dict[int, Operand], valid: Ref | None) -> Parts:
+    def stage(self, stage: int, places: list[ThreadVector], offsets: dict[int, Operand], valid: Ref | None) -> Parts:
         """One pass over a row; returns each thread's part of the totals."""
         if places:
             return Parts(self.write_stage(stage, places, {}))
@@ -196,7 +196,7 @@ class Rows(GridBuilder):
         return self.row_totals([parts])[0]
 
     def write_stage(
-        self, stage: int, places: list[Place], before: dict[Value, Ref], at: Operand | None = None
+        self, stage: int, places: list[ThreadVector], before: dict[Value, Ref], at: Operand | None = None
     ) -> dict[Value, Operand]:
         self.write(self.plan.elements(stage), places)
         totals: dict[Value, Operand] = {}
@@ -222,7 +222,7 @@ class Rows(GridBuilder):
         if not folded[0] or group == 1:
             return folded
         totals = [Total(value.op, total) for row in folded for value, total in row.items()]
-        if self.is_across:
+        if self.has_row_per_lane:
             found = self.across_parts(totals, group, LANES_OF_GROUP, self.lane, self.own, None)
         else:
             neighbours = min(group, LANES_OF_GROUP)
@@ -260,7 +260,7 @@ class Rows(GridBuilder):
             for slot in self.sums:
                 write(slot, at)
 
-    def add_to_columns(self, slot: Slot, place: Place, k: int, at: Operand | None) -> None:
+    def add_to_columns(self, slot: Slot, place: ThreadVector, k: int, at: Operand | None) -> None:
         """Adds to the sum in a register, or to the one in memory, which no other thread accesses."""
         vector = self.masked("sum", self.operand(slot.value, place), place.valid)
         if at is None:

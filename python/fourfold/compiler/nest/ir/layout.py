@@ -67,13 +67,13 @@ class Layout:
 
     def has_dense_columns(self, tensor: int) -> bool:
         """Whether the axes of a row's columns act as one axis for it."""
-        return act_as_one(self.strides[tensor][self.rows :])
+        return are_mergeable(self.strides[tensor][self.rows :])
 
     @property
     def axes(self) -> int:
         return len(self.strides[0])
 
 
-def act_as_one(strides: str) -> bool:
+def are_mergeable(strides: str) -> bool:
     """Whether a tensor's axes with strides of these classes act as one axis."""
     return all(a == CONTINUED or a == b == BROADCAST for a, b in zip(strides, strides[1:], strict=False))

@@ -72,7 +72,7 @@ class Plan:
         ]
         self.outputs: list[Slot] = []
         for output in program.outputs:
-            parts = len(output.values) if takes_turns(output) else 1
+            parts = len(output.values) if is_interleaved(output) else 1
             for part, value in enumerate(output.values):
                 index = len(self.inputs) + len(self.outputs)
                 level, name = self.of_output(output), f"{self.name(value)}_out"
@@ -183,7 +183,7 @@ class Plan:
 SIZES = {kind: size for _, kind, _, _, size in _C.dtypes()}
 
 
-def takes_turns(output: Output) -> bool:
+def is_interleaved(output: Output) -> bool:
     """Whether its parts are interleaved: one element each along the innermost dimension in memory."""
     return output.join >= 0 and output.dims[output.join] == () and output.order[-1] == output.join
 

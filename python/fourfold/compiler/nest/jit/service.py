@@ -110,9 +110,9 @@ class Service:
 
     def answer(self, text: str, layout: str, target: str) -> None:
         with self.busy:
-            self.answer_alone(text, layout, target)
+            self.compile_or_refuse(text, layout, target)
 
-    def answer_alone(self, text: str, layout: str, target: str) -> None:
+    def compile_or_refuse(self, text: str, layout: str, target: str) -> None:
         from fourfold.compiler.nest.ir.plan import NotCompiled
 
         try:

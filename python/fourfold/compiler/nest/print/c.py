@@ -38,9 +38,9 @@ from fourfold.compiler.nest.print.dialect import (
     COMPARISONS,
     RANGES,
     UNARY,
+    Address,
     Dialect,
     Expression,
-    Place,
     Scope,
     call,
     elementary,
@@ -190,16 +190,16 @@ class Printer:
             return self.value(Constant(operand.value, operand.type))
         return self.value(operand)
 
-    def place(self, pointer: Ref, offset: Operand, kind: str, stride: Expression | None = None) -> Place:
+    def place(self, pointer: Ref, offset: Operand, kind: str, stride: Expression | None = None) -> Address:
         base = self.value(pointer)
         if self.kinds[pointer.name] != kind:
             base = Expression(f"({self.dialect.pointer(kind)}){base.within(UNARY)}", UNARY, base.reads)
         if isinstance(offset, Constant) and offset.value == 0:
-            return Place(base, None)
+            return Address(base, None)
         index = self.index(offset)
         if stride is not None:
             index = Expression(f"{index.within(13)} * {stride.within(14)}", 13, index.reads | stride.reads)
-        return Place(base, index)
+        return Address(base, index)
 
     # Statements.
 

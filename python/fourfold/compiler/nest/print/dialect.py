@@ -60,18 +60,18 @@ class Expression:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Address:
     """An address, and the number of elements by which it is moved."""
 
     base: Expression
     index: Expression | None
 
-    def moved(self, by: int) -> Place:
+    def moved(self, by: int) -> Address:
         if by == 0:
             return self
         if self.index is None:
-            return Place(self.base, Expression(str(by)))
-        return Place(self.base, Expression(f"{self.index.within(12)} + {by}", 12, self.index.reads))
+            return Address(self.base, Expression(str(by)))
+        return Address(self.base, Expression(f"{self.index.within(12)} + {by}", 12, self.index.reads))
 
     @property
     def address(self) -> Expression:
@@ -130,21 +130,21 @@ class Dialect:
     def splat(self, number: str) -> str:
         return f"splat({number})"
 
-    def load(self, place: Place, lanes: int, mask: str | None, stride: str | None) -> Expression:
+    def load(self, place: Address, lanes: int, mask: str | None, stride: str | None) -> Expression:
         if not lanes:
             return Expression(place.element)
         if stride is not None:
             return Expression(call("load_strided", place.address.code, stride, mask))
         return Expression(call("load", place.address.code, mask))
 
-    def store(self, place: Place, value: str, lanes: int, mask: str | None, stride: str | None) -> str:
+    def store(self, place: Address, value: str, lanes: int, mask: str | None, stride: str | None) -> str:
         if not lanes:
             return f"{place.element} = {value};"
         if stride is not None:
             return f"{call('store_strided', place.address.code, stride, value, mask)};"
         return f"{call('store', place.address.code, value, mask)};"
 
-    def stream(self, place: Place, value: str) -> str:
+    def stream(self, place: Address, value: str) -> str:
         return f"{call('stream', place.address.code, value)};"
 
     def transpose(self, *given: str) -> str:

@@ -21,7 +21,7 @@ from fourfold.compiler.nest.ir.loops import (
     Store,
 )
 from fourfold.compiler.nest.print.c import Printer
-from fourfold.compiler.nest.print.dialect import ATOM, UNARY, Dialect, Expression, Place, call, reads
+from fourfold.compiler.nest.print.dialect import ATOM, UNARY, Address, Dialect, Expression, call, reads
 
 WRAPS = ("add", "sub", "mul")  # of integers: the language leaves an overflow undefined
 # Of booleans, which the language converts to integers.
@@ -83,14 +83,14 @@ class GridDialect(Dialect, abc.ABC):
     def splat(self, number: str) -> str:
         return f"splat<{self.lanes}>({number})"
 
-    def load(self, place: Place, lanes: int, mask: str | None, stride: str | None) -> Expression:
+    def load(self, place: Address, lanes: int, mask: str | None, stride: str | None) -> Expression:
         if not lanes:
             return Expression(call("load", place.address.code, mask))
         if stride is not None:
             return Expression(call(f"load_strided<{lanes}>", place.address.code, stride, mask))
         return Expression(call(f"load<{lanes}>", place.address.code, mask))
 
-    def store(self, place: Place, value: str, lanes: int, mask: str | None, stride: str | None) -> str:
+    def store(self, place: Address, value: str, lanes: int, mask: str | None, stride: str | None) -> str:
         if lanes and stride is not None:
             return f"{call('store_strided', place.address.code, stride, value, mask)};"
         return f"{call('store', place.address.code, value, mask if lanes else None)};"

@@ -18,8 +18,8 @@ from fourfold.compiler.options import Options
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
 from fourfold.compiler.passes.rematerialize import forward_nodes
 from fourfold.compiler.pipeline.compilation import Compilation
-from fourfold.compiler.pipeline.record import Captured as Record
-from fourfold.scanning.capture import Captured
+from fourfold.compiler.pipeline.record import CapturedGraph
+from fourfold.scanning.capture import CapturedStep
 from fourfold.scanning.fission import Kind
 from fourfold.scanning.products import factor
 
@@ -59,7 +59,7 @@ class StepGraph:
 
 
 @dataclass
-class Halves:
+class StepGraphs:
     """forward: its states are those of the captured step, then values that the step leaves outside (effects), then the
     new values of outside tensors that it changes in place. inference: the forward without what is kept for the
     backward. backward: None without gradients. Its states are the gradients of states; its inputs are what the forward
@@ -80,8 +80,8 @@ class Halves:
 class Differentiation(Compilation):
     """Traces the step's forward and backward with AOTAutograd, without compiling them."""
 
-    def __init__(self, captured: Captured, options: Options):
-        super().__init__(Record(captured.module), options)
+    def __init__(self, captured: CapturedStep, options: Options):
+        super().__init__(CapturedGraph(captured.module), options)
         self.step = captured
         self.forward_graph: GraphModule | None = None
 
@@ -125,7 +125,7 @@ class Differentiation(Compilation):
     def backward(self, graph: GraphModule, fakes: Sequence[object]) -> Callable[..., object]:
         return never
 
-    def thin(self, inputs: Sequence[object]) -> None:
+    def direct(self, inputs: Sequence[object]) -> None:
         return None
 
 
@@ -133,7 +133,7 @@ def never(*given: object) -> None:
     raise AssertionError("a step runs as part of a loop")
 
 
-def halves_of(captured: Captured, options: Options) -> Halves:
+def step_graphs_of(captured: CapturedStep, options: Options) -> StepGraphs:
     """Raises Refused."""
     differentiation = Differentiation(captured, options)
     differentiation.run(captured.fakes)
@@ -173,13 +173,13 @@ def halves_of(captured: Captured, options: Options) -> Halves:
     changed = [inputs.index(node) for node in changes]
     if backward is None:
         finish(step)
-        return Halves(step, step, None, differentiable, changed, [], names_of_checks)
+        return StepGraphs(step, step, None, differentiable, changed, [], names_of_checks)
     names = {node.name: node for node in results[len(requires) :]}
     made, gradients = backward_of(backward.graph, captured, requires)
     step.kept = [names[node.name] for node in made.inputs if node.name in names]
     finish(step)
     inference = dataclasses.replace(step, kept=None)
-    return Halves(step, inference, made, differentiable, changed, gradients, names_of_checks)
+    return StepGraphs(step, inference, made, differentiable, changed, gradients, names_of_checks)
 
 
 def tokens_of(graph: Graph) -> int:
@@ -241,7 +241,7 @@ def finish(step: StepGraph) -> None:
         part[:] = itertools.islice(results, len(part))
 
 
-def take_clones_off(graph: Graph, captured: Captured) -> None:
+def take_clones_off(graph: Graph, captured: CapturedStep) -> None:
     """Removes clones from states and results, except from results in the memory of inputs or of other results; and from
     values that only operators without side effects read."""
     for node in graph.nodes:
@@ -277,7 +277,7 @@ def is_clone(node: Node) -> bool:
     return node.target is aten.clone.default and not node.kwargs
 
 
-def backward_of(graph: Graph, captured: Captured, requires: Sequence[bool]) -> tuple[StepGraph, list[int | None]]:
+def backward_of(graph: Graph, captured: CapturedStep, requires: Sequence[bool]) -> tuple[StepGraph, list[int | None]]:
     """The backward, and for each input of the forward the index of its gradient."""
     inputs = graph.find_nodes(op="placeholder")
     tangents = [node for node in inputs if "tangents" in str(node.target)]

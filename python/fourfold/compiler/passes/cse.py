@@ -24,7 +24,7 @@ from fourfold.compiler.pipeline.fallback import visiting
 SHARED = (POINTWISE, ROWS, VIEWS, CONSTANT, (SLICE, SELECT))
 
 
-def share(module: GraphModule) -> GraphModule:
+def cse(module: GraphModule) -> GraphModule:
     seen: dict[object, Node] = {}
     layouts = functools.cache(layout_of)
     for node in visiting(module):

@@ -12,14 +12,14 @@ from torch import Tensor
 from compiled import compiled, draw
 from fourfold.compiler.nodes.recorder import layout
 from fourfold.compiler.passes.canonicalize import canonicalize
-from fourfold.compiler.passes.share import share
+from fourfold.compiler.passes.cse import cse
 from graphs import assert_alike, operators, traced
 
 x, y = draw(4, 6, gradient=False), draw(4, 6, seed=1, gradient=False)
 
 
 def passed(function: Callable[..., object], *arguments: Tensor, dynamic: bool = False) -> list[str]:
-    module = share(canonicalize(traced(function, *arguments, dynamic=dynamic)))
+    module = cse(canonicalize(traced(function, *arguments, dynamic=dynamic)))
     module.graph.lint()
     assert_alike(module, function, *arguments)
     return operators(module)
@@ -41,7 +41,7 @@ def passed(function: Callable[..., object], *arguments: Tensor, dynamic: bool = 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_equal_calls(function: Callable[..., Tensor], left: list[str], dynamic: bool) -> None:
     if "rand" in left:
-        assert operators(share(canonicalize(traced(function, x, y)))) == left
+        assert operators(cse(canonicalize(traced(function, x, y)))) == left
     else:
         assert [
             name for name in passed(function, x, y, dynamic=dynamic) if name not in ("sym_size", "floordiv")
@@ -86,8 +86,8 @@ def test_a_layout_is_read_once_per_node(count: int, monkeypatch: pytest.MonkeyPa
 
     module = canonicalize(traced(function, x, dynamic=True))
     read, printed = [], []
-    monkeypatch.setitem(share.__globals__, "layout", lambda value: read.append(value) or layout(value))
+    monkeypatch.setitem(cse.__globals__, "layout", lambda value: read.append(value) or layout(value))
     monkeypatch.setattr(sympy.Basic, "__str__", lambda expression: printed.append(expression) or "")
-    share(module)
+    cse(module)
     assert not printed
     assert count < len(read) <= count + 2
