@@ -19,7 +19,7 @@ using program::Generator;
 class Scheduled final : public program::Executable {
  public:
   Scheduled(const program::Program& program, std::string_view text)
-      : program_(program), plan_(plan_of(program)), nests_(program::nests_of(text)) {}
+      : program_(program), schedule_(schedule_of(program)), nests_(program::nests_of(text)) {}
 
   std::unique_ptr<const program::PreparedCall> prepare(
       const std::vector<int64_t>& sizes, const program::Tensor* inputs, const program::Tensor* outputs) const override;
@@ -27,19 +27,19 @@ class Scheduled final : public program::Executable {
                  const fourfold_steps& steps) const override;
   std::string layout_of_steps(const std::vector<int64_t>& sizes, const program::Tensor* inputs, const program::Tensor* outputs,
                               const fourfold_steps& steps) const override {
-    const Loops loops(program_, plan_, sizes, inputs, outputs, false, &steps);
+    const Loops loops(program_, schedule_, sizes, inputs, outputs, false, &steps);
     return loops.rows() == 0 || loops.columns() == 0 ? std::string() : loops.layout();
   }
   void use(Generator generator) override { generator_.store(generator, std::memory_order_relaxed); }
 
   const program::Program& program() const { return program_; }
-  const Plan& plan() const { return plan_; }
+  const Schedule& schedule() const { return schedule_; }
   Generator generator() const { return generator_.load(std::memory_order_relaxed); }
   program::Nests& nests() const { return nests_; }
 
  private:
   const program::Program& program_;
-  const Plan plan_;
+  const Schedule schedule_;
   program::Nests& nests_;
   std::atomic<Generator> generator_{Generator::interpreter};
 };
@@ -82,9 +82,9 @@ class ScheduledCall final : public program::PreparedCall {
  public:
   ScheduledCall(const Scheduled& made, const std::vector<int64_t>& sizes, const program::Tensor* inputs,
                 const program::Tensor* outputs)
-      : made_(made), sizes_(sizes), nested_(made, Loops(made.program(), made.plan(), sizes, inputs, outputs)) {
+      : made_(made), sizes_(sizes), nested_(made, Loops(made.program(), made.schedule(), sizes, inputs, outputs)) {
     if (nested_.loops().is_large()) {
-      streamed_.emplace(made, Loops(made.program(), made.plan(), sizes, inputs, outputs, true));
+      streamed_.emplace(made, Loops(made.program(), made.schedule(), sizes, inputs, outputs, true));
       if (layout() == nested_.loops().layout()) streamed_.reset();  // no output allows non-temporal stores
     }
   }
@@ -92,7 +92,7 @@ class ScheduledCall final : public program::PreparedCall {
   void run(const program::Tensor* inputs, const program::Tensor* outputs) const override {
     const bool streams = streamed_ && streamed_->loops().can_stream(inputs, outputs);
     if ((streams ? *streamed_ : nested_).run(inputs, outputs)) return;
-    interpret(made_.program(), made_.plan(), sizes_, inputs, outputs);
+    interpret(made_.program(), made_.schedule(), sizes_, inputs, outputs);
   }
   // Parts don't use non-temporal stores: the loops that split a call into parts read its outputs soon.
   int64_t parts() const override {
@@ -119,7 +119,7 @@ std::unique_ptr<const program::PreparedCall> Scheduled::prepare(
 bool Scheduled::run_steps(const std::vector<int64_t>& sizes, const program::Tensor* inputs, const program::Tensor* outputs,
                           const fourfold_steps& steps) const {
   if (generator() == Generator::interpreter) return false;
-  const Loops loops(program_, plan_, sizes, inputs, outputs, false, &steps);
+  const Loops loops(program_, schedule_, sizes, inputs, outputs, false, &steps);
   if (loops.rows() == 0 || loops.columns() == 0) return false;
   const program::Nest* const nest = nests_.find(loops.layout(), generator(), loops.work()).nest;
   if (nest != nullptr) loops.run(*nest, inputs, outputs);

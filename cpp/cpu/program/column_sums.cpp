@@ -24,16 +24,16 @@ int64_t ColumnSums::chunks_of(int64_t rows) {
   return std::max<int64_t>(1, (rows + rows_of_each(rows) - 1) / rows_of_each(rows));
 }
 
-ColumnSums::ColumnSums(const program::Program& program, const Plan& plan, const std::vector<int64_t>& sizes,
+ColumnSums::ColumnSums(const program::Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
                        const program::Tensor* outputs)
-    : program_(program), plan_(plan), sizes_(sizes), outputs_(outputs) {
+    : program_(program), schedule_(schedule), sizes_(sizes), outputs_(outputs) {
   if (empty()) return;
   int64_t rows = 1;
   for (int a = 0; a < program.outer; ++a) rows *= sizes[a];
   for (size_t a = program.outer; a < sizes.size(); ++a) columns_ *= sizes[a];
   rows_of_chunk_ = rows_of_each(rows);
   chunks_ = chunks_of(rows);
-  each_ = columns_ * static_cast<int64_t>(plan.column_sums.size());
+  each_ = columns_ * static_cast<int64_t>(schedule.column_sums.size());
   sums_.reset(static_cast<double*>(allocate(std::max<int64_t>(1, chunks_ * each_), sizeof(double))));
   if (rows == 0) begin(0);
 }
@@ -53,7 +53,7 @@ void ColumnSums::finish() {
       for (int64_t i = first; i < last; ++i) sums[i] += more[i];
     }
   });
-  for (size_t t = 0; t < plan_.column_sums.size(); ++t) put(sums_.get() + t * columns_, plan_.column_sums[t].output);
+  for (size_t t = 0; t < schedule_.column_sums.size(); ++t) put(sums_.get() + t * columns_, schedule_.column_sums[t].output);
 }
 
 // Converts double sums by way of the compute type.

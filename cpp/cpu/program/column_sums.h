@@ -7,20 +7,20 @@
 #include <vector>
 
 #include "cpu/memory.h"
-#include "cpu/program/plan.h"
+#include "cpu/program/schedule.h"
 #include "program/layout.h"
 
 namespace fourfold::cpu {
 
 class ColumnSums {
  public:
-  ColumnSums(const program::Program& program, const Plan& plan, const std::vector<int64_t>& sizes,
+  ColumnSums(const program::Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
              const program::Tensor* outputs);
 
   // The number of chunks of `rows` rows.
   static int64_t chunks_of(int64_t rows);
 
-  bool empty() const { return plan_.column_sums.empty(); }
+  bool empty() const { return schedule_.column_sums.empty(); }
   int64_t chunks() const { return chunks_; }
   int64_t rows_of_chunk() const { return rows_of_chunk_; }
   // A chunk's sums, zeroed, one output after the other.
@@ -32,7 +32,7 @@ class ColumnSums {
   void put(double* sums, int output) const;
 
   const program::Program& program_;
-  const Plan& plan_;
+  const Schedule& schedule_;
   const std::vector<int64_t>& sizes_;
   const program::Tensor* outputs_;
   int64_t columns_ = 1;

@@ -21,12 +21,12 @@ constexpr int64_t share = 200'000;
 // Runs all stages of some rows.
 void run_rows(const Invocation& of, Worker& worker, int64_t row, int64_t rows) {
   worker.enter_rows(row, rows);
-  for (const Stage& stage : of.plan.stages) {
+  for (const Stage& stage : of.schedule.stages) {
     worker.run_rows(stage);
     worker.broadcast(stage);
     int64_t column = 0;
     do {
-      const int64_t columns = std::min(rows > 1 ? of.columns : of.plan.block, of.columns - column);
+      const int64_t columns = std::min(rows > 1 ? of.columns : of.schedule.block, of.columns - column);
       worker.run_block(stage, row * of.columns + column, column, columns, column == 0);
       column += columns;
     } while (column < of.columns);
@@ -37,7 +37,7 @@ void run_rows(const Invocation& of, Worker& worker, int64_t row, int64_t rows) {
 // Threads split the rows, in chunks if there are column sums.
 void run_by_rows(const Invocation& of, ColumnSums& sums) {
   const int64_t together = sums.empty() ? of.rows_of_block() : sums.rows_of_chunk();
-  const int64_t least = std::max<int64_t>(1, grain(of.plan) / std::max<int64_t>(1, of.columns) / together);
+  const int64_t least = std::max<int64_t>(1, grain(of.schedule) / std::max<int64_t>(1, of.columns) / together);
   parallel((of.row_count + together - 1) / together, least, [&](int64_t begin, int64_t end) {
     Worker worker(of);
     for (int64_t k = begin; k < end; ++k) {
@@ -84,12 +84,12 @@ class Partials {
 // Threads share each row, stage by stage.
 void run_by_columns(const Invocation& of, ColumnSums& sums) {
   Worker whole(of);
-  const int64_t block = of.plan.block, blocks = std::max<int64_t>(1, (of.columns + block - 1) / block);
-  const int64_t least = std::max<int64_t>(1, grain(of.plan) / block);
+  const int64_t block = of.schedule.block, blocks = std::max<int64_t>(1, (of.columns + block - 1) / block);
+  const int64_t least = std::max<int64_t>(1, grain(of.schedule) / block);
   for (int64_t row = 0; row < of.row_count; ++row) {
     if (!sums.empty() && row % sums.rows_of_chunk() == 0) whole.add_to(sums.begin(row / sums.rows_of_chunk()));
     whole.enter_rows(row, 1);
-    for (const Stage& stage : of.plan.stages) {
+    for (const Stage& stage : of.schedule.stages) {
       whole.run_rows(stage);
       Partials partials(stage, blocks);
       parallel(blocks, least, [&](int64_t begin, int64_t end) {
@@ -121,7 +121,7 @@ std::vector<std::vector<int64_t>> strides_of(const Program& program, const std::
 
 }  // namespace
 
-int64_t grain(const Plan& plan) { return std::max<int64_t>(1, share / plan.cost); }
+int64_t grain(const Schedule& schedule) { return std::max<int64_t>(1, share / schedule.cost); }
 
 bool threads_share_rows(const Program& program, int64_t rows, int64_t columns) {
   const bool has_column_sums = std::any_of(program.outputs.begin(), program.outputs.end(),
@@ -130,16 +130,16 @@ bool threads_share_rows(const Program& program, int64_t rows, int64_t columns) {
   return shares < torch_threads() && columns >= long_columns;
 }
 
-void interpret(const Program& program, const Plan& plan, const std::vector<int64_t>& sizes, const program::Tensor* inputs,
+void interpret(const Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes, const program::Tensor* inputs,
               const program::Tensor* outputs) {
   const std::vector<int64_t> outer(sizes.begin(), sizes.begin() + program.outer);
-  Invocation of{program, plan, inputs, outputs,
+  Invocation of{program, schedule, inputs, outputs,
                 Space(sizes, strides_of(program, sizes, inputs, outputs, Level::element)),
                 Space(outer, strides_of(program, sizes, inputs, outputs, Level::row))};
   if (program.has_rows) of.row_count = of.rows.numel();
   for (size_t a = program.outer; a < sizes.size(); ++a) of.columns *= sizes[a];
-  if (!plan.once.empty()) Worker(of).run_once();
-  ColumnSums sums(program, plan, sizes, outputs);
+  if (!schedule.once.empty()) Worker(of).run_once();
+  ColumnSums sums(program, schedule, sizes, outputs);
   if (of.row_count == 0) return sums.finish();
   if (of.columns == 0 && !program.has_rows) return;
   const bool by_rows = program.has_rows && !threads_share_rows(program, of.row_count, of.columns);

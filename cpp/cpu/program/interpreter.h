@@ -5,17 +5,17 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu/program/plan.h"
+#include "cpu/program/schedule.h"
 #include "program/layout.h"
 
 namespace fourfold::cpu {
 
 // Computes the outputs, which the caller allocates. sizes: of the axes.
-void interpret(const program::Program& program, const Plan& plan, const std::vector<int64_t>& sizes,
+void interpret(const program::Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
               const program::Tensor* inputs, const program::Tensor* outputs);
 
 // The fewest elements for a thread.
-int64_t grain(const Plan& plan);
+int64_t grain(const Schedule& schedule);
 // Whether threads share each row, because there are fewer rows than threads.
 bool threads_share_rows(const program::Program& program, int64_t rows, int64_t columns);
 

@@ -87,8 +87,8 @@ class NestCall {
 };
 
 // Makes the column sums accumulate into `sums`.
-void add_to(double* sums, std::vector<int64_t>& arguments, const Program& program, const Plan& plan) {
-  for (const ColumnSum& sum : plan.column_sums) {
+void add_to(double* sums, std::vector<int64_t>& arguments, const Program& program, const Schedule& schedule) {
+  for (const ColumnSum& sum : schedule.column_sums) {
     arguments[argument::first_tensor + program.inputs.size() + static_cast<size_t>(sum.output)] = reinterpret_cast<int64_t>(sums);
     sums += arguments[argument::columns];
   }
@@ -112,10 +112,10 @@ void run_row(const Nest& nest, std::vector<int64_t>& arguments, int64_t grain, i
 
 }  // namespace
 
-Loops::Loops(const Program& program, const Plan& plan, const std::vector<int64_t>& sizes,
+Loops::Loops(const Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
              const program::Tensor* inputs, const program::Tensor* outputs, bool streams, const fourfold_steps* steps)
-    : program_(program), plan_(plan), axis_sizes_(sizes), grain_(grain(plan)),
-      cost_(plan.cost), streams_(streams) {
+    : program_(program), schedule_(schedule), axis_sizes_(sizes), grain_(grain(schedule)),
+      cost_(schedule.cost), streams_(streams) {
   Strides strides;
   for (size_t k = 0; k < program.inputs.size(); ++k) {
     strides.push_back(program::axis_strides(program.inputs[k].dims, inputs[k].strides, sizes));
@@ -222,7 +222,7 @@ bool Loops::can_stream(const program::Tensor* inputs, const program::Tensor* out
 
 // Chooses short_rows if there are few columns along one axis, and more rows than a vector has lanes.
 void Loops::find_short_rows() {
-  const bool has_column_sums = !plan_.column_sums.empty();
+  const bool has_column_sums = !schedule_.column_sums.empty();
   const int64_t columns = sizes_.back(), rows = sizes_.size() > 1 ? sizes_[sizes_.size() - 2] : 1;
   const bool is_one_axis = !program_.has_rows || sizes_.size() == row_axes_ + 1;
   if (has_column_sums || !is_one_axis || columns < 1 || columns > most_short_columns || rows < fewest_short_rows) return;
@@ -235,7 +235,7 @@ void Loops::find_short_rows() {
 // Chooses side_by_side if the columns are one axis and each tensor is contiguous along the rows, or broadcast over
 // them.
 void Loops::find_rows_side_by_side() {
-  if (split_ == Split::short_rows || !program_.has_rows || !plan_.column_sums.empty() || row_axes_ == 0) return;
+  if (split_ == Split::short_rows || !program_.has_rows || !schedule_.column_sums.empty() || row_axes_ == 0) return;
   if (sizes_.size() != row_axes_ + 1 || sizes_[row_axes_ - 1] < fewest_short_rows || columns_ < 2) return;
   const std::vector<int64_t>& of_rows = strides_[row_axes_ - 1];
   const std::vector<int64_t>& of_columns = strides_.back();
@@ -300,7 +300,7 @@ int64_t Loops::rows_of_part() const { return split_ == Split::side_by_side ? row
 int64_t Loops::row_parts() const { return (rows_ + rows_of_part() - 1) / rows_of_part(); }
 
 int64_t Loops::parts(const Nest& nest) const {
-  if (split_ == Split::columns || !plan_.column_sums.empty() || nest.functions[0] != nullptr) return 1;
+  if (split_ == Split::columns || !schedule_.column_sums.empty() || nest.functions[0] != nullptr) return 1;
   const bool by_elements = split_ == Split::elements;
   const int64_t count = by_elements ? units_ : row_parts(), elements = by_elements ? unit_ : columns_ * rows_of_part();
   return std::clamp<int64_t>(count * elements / std::max<int64_t>(1, grain_), 1, std::max<int64_t>(1, count));
@@ -326,18 +326,18 @@ void Loops::run(const Nest& nest, const program::Tensor* inputs, const program::
   if (split_ == Split::elements && sizes_.size() == 1) return call.share(1, units_, unit_, unit_, columns_);
   if (split_ == Split::elements) return call.share(1, units_, unit_);
   const bool by_rows = split_ == Split::rows || has_rows_together();
-  if (by_rows && plan_.column_sums.empty()) {
+  if (by_rows && schedule_.column_sums.empty()) {
     return call.share(1, row_parts(), columns_ * rows_of_part(), rows_of_part(), rows_);
   }
   run_by_rows(nest, arguments, outputs);
 }
 
 void Loops::run_by_rows(const Nest& nest, std::vector<int64_t>& arguments, const program::Tensor* outputs) const {
-  ColumnSums sums(program_, plan_, axis_sizes_, outputs);
+  ColumnSums sums(program_, schedule_, axis_sizes_, outputs);
   const int64_t each = sums.empty() ? rows_ : sums.rows_of_chunk();
   if (split_ == Split::columns) {
     for (int64_t r = 0; r < rows_; ++r) {
-      if (!sums.empty() && r % each == 0) add_to(sums.begin(r / each), arguments, program_, plan_);
+      if (!sums.empty() && r % each == 0) add_to(sums.begin(r / each), arguments, program_, schedule_);
       run_row(nest, arguments, grain_, r);
     }
   } else {
@@ -345,7 +345,7 @@ void Loops::run_by_rows(const Nest& nest, std::vector<int64_t>& arguments, const
     parallel(sums.chunks(), least, [&](int64_t begin, int64_t end) {
       std::vector<int64_t> own = arguments;
       for (int64_t k = begin; k < end; ++k) {
-        add_to(sums.begin(k), own, program_, plan_);
+        add_to(sums.begin(k), own, program_, schedule_);
         NestCall(nest, own, grain_).run(1, k * each, std::min(rows_, (k + 1) * each));
       }
     });

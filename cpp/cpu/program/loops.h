@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cpu/program/plan.h"
+#include "cpu/program/schedule.h"
 #include "program/layout.h"
 #include "program/nests.h"
 
@@ -19,9 +19,9 @@ enum class Split : char { elements = 'e', rows = 'r', columns = 'c', short_rows 
 
 class Loops {
  public:
-  // The program and its plan must outlive it. streams: whether outputs use non-temporal stores where possible.
+  // The program and its schedule must outlive it. streams: whether outputs use non-temporal stores where possible.
   // steps: the loop whose body is the program, or null.
-  Loops(const program::Program& program, const Plan& plan, const std::vector<int64_t>& sizes,
+  Loops(const program::Program& program, const Schedule& schedule, const std::vector<int64_t>& sizes,
         const program::Tensor* inputs, const program::Tensor* outputs, bool streams = false,
         const fourfold_steps* steps = nullptr);
 
@@ -72,7 +72,7 @@ class Loops {
   void run_by_rows(const program::Nest& nest, std::vector<int64_t>& arguments, const program::Tensor* outputs) const;
 
   const program::Program& program_;
-  const Plan& plan_;
+  const Schedule& schedule_;
   const std::vector<int64_t> axis_sizes_;  // of the program's axes
   Split split_ = Split::elements;
   size_t row_axes_ = 0;

@@ -8,17 +8,17 @@ using program::Level;
 using program::Type;
 
 Worker::Worker(const Invocation& of, const Worker* shared)
-    : of_(of), plan_(of.plan), at_(plan_.places.size()), own_(plan_.places.size()) {
+    : of_(of), schedule_(of.schedule), at_(schedule_.places.size()), own_(schedule_.places.size()) {
   lay_out(shared);
   if (shared == nullptr) compute_numbers();
 }
 
 void Worker::lay_out(const Worker* shared) {
-  const int64_t block = plan_.block, rows = of_.rows_of_block(), columns = rows == 1 ? std::max(block, of_.columns) : block;
-  std::vector<int64_t> offsets(plan_.places.size(), -1);
+  const int64_t block = schedule_.block, rows = of_.rows_of_block(), columns = rows == 1 ? std::max(block, of_.columns) : block;
+  std::vector<int64_t> offsets(schedule_.places.size(), -1);
   int64_t bytes = 0;
   for (size_t k = 0; k < offsets.size(); ++k) {
-    const auto [memory, size] = plan_.places[k];
+    const auto [memory, size] = schedule_.places[k];
     const bool is_shared = memory == Memory::number || memory == Memory::row || memory == Memory::kept;
     if (memory == Memory::column_sum || (is_shared && shared != nullptr)) continue;
     const int64_t count = memory == Memory::kept                                ? columns
@@ -33,21 +33,23 @@ void Worker::lay_out(const Worker* shared) {
     own_[k] = offsets[k] >= 0 ? memory_.get() + offsets[k] : shared != nullptr ? shared->own_[k] : nullptr;
     at_[k] = own_[k];
   }
-  for (const int input : plan_.row_inputs) {
+  for (const int input : schedule_.row_inputs) {
     if (shared != nullptr) at_[input] = shared->at_[input];
   }
 }
 
 void Worker::compute_numbers() {
-  const auto put = [&](int place, const void* number) { std::memcpy(at_[place], number, static_cast<size_t>(plan_.places[place].size)); };
+  const auto put = [&](int place, const void* number) {
+    std::memcpy(at_[place], number, static_cast<size_t>(schedule_.places[place].size));
+  };
   for (size_t k = 0; k < of_.program.inputs.size(); ++k) {
     if (of_.program.inputs[k].level == Level::number) at_[k] = static_cast<char*>(of_.inputs[k].data);
   }
-  for (const Constant& constant : plan_.constants) put(constant.place, &constant.bits);
-  for (const Given& given : plan_.given) give(given);
-  for (const Step& step : plan_.numbers) run(step, 1);
+  for (const Constant& constant : schedule_.constants) put(constant.place, &constant.bits);
+  for (const Given& given : schedule_.given) give(given);
+  for (const Step& step : schedule_.numbers) run(step, 1);
   for (size_t k = 0; k < at_.size(); ++k) {
-    if (plan_.places[k].memory == Memory::number) repeat_rows(plan_.places[k].size, 1, chunk, at_[k], at_[k]);
+    if (schedule_.places[k].memory == Memory::number) repeat_rows(schedule_.places[k].size, 1, chunk, at_[k], at_[k]);
   }
 }
 
@@ -55,7 +57,7 @@ void Worker::give(const Given& given) {
   char* const to = at_[given.place];
   const auto put = [to](auto number) { std::memcpy(to, &number, sizeof number); };
   if (given.input >= 0) {
-    std::memcpy(to, of_.inputs[given.input].data, static_cast<size_t>(plan_.places[given.place].size));
+    std::memcpy(to, of_.inputs[given.input].data, static_cast<size_t>(schedule_.places[given.place].size));
     return;
   }
   switch (given.type) {
@@ -67,14 +69,14 @@ void Worker::give(const Given& given) {
 }
 
 void Worker::run_once() {
-  for (const Step& step : plan_.once) {
+  for (const Step& step : schedule_.once) {
     at_[step.to] = static_cast<char*>(of_.tensor(step.to).data);
     run(step, 1);
   }
 }
 
 void Worker::add_to(double* sums) {
-  for (const ColumnSum& sum : plan_.column_sums) {
+  for (const ColumnSum& sum : schedule_.column_sums) {
     own_[sum.place] = reinterpret_cast<char*>(sums);
     sums += of_.columns;
   }
@@ -83,8 +85,8 @@ void Worker::add_to(double* sums) {
 void Worker::enter_rows(int64_t first, int64_t count) {
   first_row_ = first;
   rows_ = count;
-  for (const int input : plan_.row_inputs) bring(input, of_.rows, first, count);
-  for (const int output : plan_.row_outputs) make_room(output, of_.rows, first, count);
+  for (const int input : schedule_.row_inputs) bring(input, of_.rows, first, count);
+  for (const int output : schedule_.row_outputs) make_room(output, of_.rows, first, count);
 }
 
 void Worker::run_rows(const Stage& stage) {
@@ -92,19 +94,19 @@ void Worker::run_rows(const Stage& stage) {
 }
 
 void Worker::leave_rows() {
-  for (const int output : plan_.row_outputs) put_back(output, of_.rows, first_row_, rows_);
+  for (const int output : schedule_.row_outputs) put_back(output, of_.rows, first_row_, rows_);
 }
 
 void Worker::broadcast(const Stage& stage) {
   for (const auto& [from, to] : stage.broadcasts) {
-    repeat_rows(plan_.places[to].size, rows_, rows_ == 1 ? chunk : of_.columns, at_[from], at_[to]);
+    repeat_rows(schedule_.places[to].size, rows_, rows_ == 1 ? chunk : of_.columns, at_[from], at_[to]);
   }
 }
 
 void Worker::run_block(const Stage& stage, int64_t at, int64_t column, int64_t columns, bool starts) {
   const int64_t count = rows_ * columns;
   for (size_t k = 0; k < at_.size(); ++k) {
-    const auto [memory, size] = plan_.places[k];
+    const auto [memory, size] = schedule_.places[k];
     if (memory == Memory::kept || memory == Memory::column_sum) at_[k] = own_[k] + column * size;
   }
   if (count > 0) {  // tensors without elements may have no memory
@@ -126,7 +128,7 @@ void Worker::run_block(const Stage& stage, int64_t at, int64_t column, int64_t c
 
 void Worker::run(const Step& step, int64_t count) {
   const auto operand = [&](int place) {
-    const Memory memory = plan_.places[place].memory;
+    const Memory memory = schedule_.places[place].memory;
     return Operand{at_[place], memory == Memory::number || (memory == Memory::broadcast && rows_ == 1) ? 0 : 1};
   };
   const Operand from[] = {operand(step.from[0]), operand(step.from[1]), operand(step.from[2])};
@@ -141,7 +143,7 @@ bool Worker::overwrites_input(int place) const {
 
 void Worker::bring(int place, const Space& space, int64_t at, int64_t count) {
   char* const data = static_cast<char*>(of_.tensor(place).data);
-  const int64_t size = plan_.places[place].size, offset = space.contiguous(place, at, count);
+  const int64_t size = schedule_.places[place].size, offset = space.contiguous(place, at, count);
   at_[place] = offset >= 0 ? data + offset * size : own_[place];
   if (offset < 0) space.gather(place, data, size, at, count, own_[place]);
 }
@@ -149,12 +151,12 @@ void Worker::bring(int place, const Space& space, int64_t at, int64_t count) {
 // An output in the memory of an input, which steps may still read, is written at the end.
 void Worker::make_room(int place, const Space& space, int64_t at, int64_t count) {
   const int64_t offset = overwrites_input(place) ? -1 : space.contiguous(place, at, count);
-  at_[place] = offset >= 0 ? static_cast<char*>(of_.tensor(place).data) + offset * plan_.places[place].size : own_[place];
+  at_[place] = offset >= 0 ? static_cast<char*>(of_.tensor(place).data) + offset * schedule_.places[place].size : own_[place];
 }
 
 void Worker::put_back(int place, const Space& space, int64_t at, int64_t count) {
   if (at_[place] != own_[place] || count == 0) return;
-  space.scatter(place, own_[place], plan_.places[place].size, at, count, of_.tensor(place).data);
+  space.scatter(place, own_[place], schedule_.places[place].size, at, count, of_.tensor(place).data);
 }
 
 }  // namespace fourfold::cpu

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cpu/memory.h"
-#include "cpu/program/plan.h"
+#include "cpu/program/schedule.h"
 #include "cpu/program/space.h"
 #include "program/layout.h"
 
@@ -15,7 +15,7 @@ namespace fourfold::cpu {
 
 struct Invocation {
   const program::Program& program;
-  const Plan& plan;
+  const Schedule& schedule;
   const program::Tensor* inputs;
   const program::Tensor* outputs;
   Space elements;  // tensors are numbered by place
@@ -24,7 +24,7 @@ struct Invocation {
   int64_t columns = 1;
 
   // Blocks are some rows with all their columns, or some columns of one row.
-  int64_t rows_of_block() const { return columns > plan.block / 2 ? 1 : plan.block / std::max<int64_t>(1, columns); }
+  int64_t rows_of_block() const { return columns > schedule.block / 2 ? 1 : schedule.block / std::max<int64_t>(1, columns); }
   const program::Tensor& tensor(int place) const {
     const int count = static_cast<int>(program.inputs.size());
     return place < count ? inputs[place] : outputs[place - count];
@@ -65,7 +65,7 @@ class Worker {
   bool overwrites_input(int place) const;
 
   const Invocation& of_;
-  const Plan& plan_;
+  const Schedule& schedule_;
   std::vector<char*> at_;   // of each place, for the current block
   std::vector<char*> own_;  // memory of each place; of tensors, for elements that aren't contiguous
   std::unique_ptr<char, Release> memory_;

@@ -69,7 +69,7 @@ struct ColumnSum {
   int output;
 };
 
-struct Plan {
+struct Schedule {
   std::vector<Place> places;  // those of inputs, of outputs, and others
   std::vector<Constant> constants;
   std::vector<Given> given;
@@ -83,6 +83,6 @@ struct Plan {
   int64_t cost = 0;   // of an element with its memory accesses, in additions
 };
 
-Plan plan_of(const program::Program& program);
+Schedule schedule_of(const program::Program& program);
 
 }  // namespace fourfold::cpu

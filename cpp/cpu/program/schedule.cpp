@@ -1,4 +1,4 @@
-#include "cpu/program/plan.h"
+#include "cpu/program/schedule.h"
 
 #include <algorithm>
 #include <cstring>
@@ -35,19 +35,19 @@ uint64_t bits_of(const Value& constant) {
   return bits;
 }
 
-class Planner {
+class Scheduler {
  public:
-  explicit Planner(const Program& program) : program_(program), known_(program.values.size()) {}
+  explicit Scheduler(const Program& program) : program_(program), known_(program.values.size()) {}
 
-  Plan run() {
+  Schedule run() {
     for (const auto& input : program_.inputs) add_place(Memory::tensor, element_size(input.kind));
     for (const Output& output : program_.outputs) add_place(Memory::tensor, element_size(output.kind));
     find_needed();
     plan_numbers();
     find_kept();
-    for (stage_ = 0; stage_ < static_cast<int>(plan_.stages.size()); ++stage_) plan_stage();
+    for (stage_ = 0; stage_ < static_cast<int>(schedule_.stages.size()); ++stage_) schedule_stage();
     find_block();
-    return std::move(plan_);
+    return std::move(schedule_);
   }
 
  private:
@@ -65,13 +65,13 @@ class Planner {
   static int operands(const Value& value) { return is_operation(value) ? program::describe(value.op).operands : 0; }
   const program::Input& input_of(const Value& value) const { return program_.inputs[value.operand[0]]; }
   int output_place(size_t output) const { return static_cast<int>(program_.inputs.size() + output); }
-  Stage& stage() { return plan_.stages[stage_]; }
+  Stage& stage() { return schedule_.stages[stage_]; }
   // The stage that computes a value: of a reduction, the one before that which can use it.
   static int stage_of(const Value& value) { return value.stage - (is_reduction(value) ? 1 : 0); }
 
   int add_place(Memory memory, int64_t size) {
-    plan_.places.push_back({memory, size});
-    return static_cast<int>(plan_.places.size()) - 1;
+    schedule_.places.push_back({memory, size});
+    return static_cast<int>(schedule_.places.size()) - 1;
   }
 
   Step step(ArrayFunction* map, int to, std::initializer_list<int> from) const {
@@ -119,11 +119,11 @@ class Planner {
       const Value& value = program_.values[v];
       if (!known_[v].is_needed) continue;
       last = std::max(last, value.stage);
-      if (is_operation(value)) plan_.cost += program::describe(value.op).cost;
+      if (is_operation(value)) schedule_.cost += program::describe(value.op).cost;
       for (int k = 0; k < operands(value); ++k) known_[value.operand[k]].is_needed = true;
     }
-    plan_.cost += cost_of_access * static_cast<int64_t>(program_.inputs.size() + program_.outputs.size());
-    plan_.stages.resize(last + 1);
+    schedule_.cost += cost_of_access * static_cast<int64_t>(program_.inputs.size() + program_.outputs.size());
+    schedule_.stages.resize(last + 1);
   }
 
   void plan_numbers() {
@@ -131,18 +131,18 @@ class Planner {
       if (value.level != Level::number) return;
       const int place = known_[v].place = add_place(Memory::number, program::size_of(value.type));
       if (value.source == Source::constant) {
-        plan_.constants.push_back({place, bits_of(value)});
+        schedule_.constants.push_back({place, bits_of(value)});
       } else if (value.source == Source::columns) {
-        plan_.given.push_back({place, none, value.type});
+        schedule_.given.push_back({place, none, value.type});
       } else if (is_operation(value)) {
-        plan_.numbers.push_back(operation(value, place, [&](int w) { return known_[w].place; }));
+        schedule_.numbers.push_back(operation(value, place, [&](int w) { return known_[w].place; }));
       } else if (input_of(value).is_number) {
-        plan_.given.push_back({place, value.operand[0], value.type});
+        schedule_.given.push_back({place, value.operand[0], value.type});
       } else {
         const Kind kind = input_of(value).kind;
-        plan_.numbers.push_back(copy(load_of(kind), element_size(kind), place, value.operand[0]));
+        schedule_.numbers.push_back(copy(load_of(kind), element_size(kind), place, value.operand[0]));
       }
-      for_outputs(v, Level::number, [&](size_t k) { plan_.once.push_back(store(k, place)); });
+      for_outputs(v, Level::number, [&](size_t k) { schedule_.once.push_back(store(k, place)); });
     });
   }
 
@@ -158,14 +158,14 @@ class Planner {
     });
   }
 
-  void plan_stage() {
+  void schedule_stage() {
     for_needed([&](int v, const Value& value) {
       if (value.level == Level::row && value.stage == stage_) plan_row(v, value);
     });
     for (size_t k = 0; k < program_.outputs.size(); ++k) {
       const Output& output = program_.outputs[k];
       if (output.level != Level::row || program_.values[output.value].stage != stage_) continue;
-      plan_.row_outputs.push_back(output_place(k));
+      schedule_.row_outputs.push_back(output_place(k));
       stage().rows.push_back(store(k, known_[output.value].place));
     }
     count_uses();
@@ -184,7 +184,7 @@ class Planner {
   void plan_row(int v, const Value& value) {
     Known& known = known_[v];
     if (value.source == Source::input) {
-      plan_.row_inputs.push_back(value.operand[0]);
+      schedule_.row_inputs.push_back(value.operand[0]);
       const Kind kind = input_of(value).kind;
       known.place = value.operand[0];
       if (load_of(kind) == nullptr) return;
@@ -285,8 +285,8 @@ class Planner {
 
   void release(int v) {
     Known& known = known_[v];
-    if (--known.uses > 0 || known.place == none || plan_.places[known.place].memory != Memory::block) return;
-    free_[plan_.places[known.place].size].push_back(known.place);
+    if (--known.uses > 0 || known.place == none || schedule_.places[known.place].memory != Memory::block) return;
+    free_[schedule_.places[known.place].size].push_back(known.place);
   }
 
   void reduce(int v, const Value& value) {
@@ -311,7 +311,7 @@ class Planner {
       Step made{.kind = Step::Kind::add_to_columns, .type = value.type, .to = place};
       made.from[0] = in_columns(v);
       stage().elements.push_back(made);
-      plan_.column_sums.push_back({place, static_cast<int>(k)});
+      schedule_.column_sums.push_back({place, static_cast<int>(k)});
       release(v);
     });
   }
@@ -319,23 +319,23 @@ class Planner {
   void find_block() {
     int64_t bytes = 0;
     bool reduces = false;
-    for (const Place& place : plan_.places) {
+    for (const Place& place : schedule_.places) {
       if (place.memory == Memory::tensor || place.memory == Memory::block || place.memory == Memory::kept) bytes += place.size;
       reduces |= place.memory == Memory::total;
     }
-    plan_.block = reduces ? program::reduction_block
+    schedule_.block = reduces ? program::reduction_block
                           : std::clamp(cache / bytes / 64 * 64, fewest_elements, program::reduction_block);
   }
 
   const Program& program_;
   std::vector<Known> known_;
-  Plan plan_;
+  Schedule schedule_;
   int stage_ = 0;
   std::map<int64_t, std::vector<int>> free_;  // the stage's free places of the block, by element size
 };
 
 }  // namespace
 
-Plan plan_of(const Program& program) { return Planner(program).run(); }
+Schedule schedule_of(const Program& program) { return Scheduler(program).run(); }
 
 }  // namespace fourfold::cpu
