@@ -296,7 +296,7 @@ def test_gradients_share_nothing_with_the_upstream_gradient() -> None:
     assert all(t.grad.untyped_storage().data_ptr() != upstream.untyped_storage().data_ptr() for t in own)
 
 
-def test_concatenations_that_programs_write_are_not_torchs() -> None:
+def test_programs_write_concatenations() -> None:
     """Of concatenations that they write only partly, just the copied bytes are counted."""
     x = draw(100, 200, gradient=False)
 

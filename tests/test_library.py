@@ -33,7 +33,7 @@ def test_nothing_of_torch_is_used_but_the_stable_abi():
     assert library_symbols.unexpected(LIBFOURFOLD, hip="hip" in BUILT, nm=tool("nm", "binutils")) == []
 
 
-def test_what_only_a_gpu_build_of_torch_has_is_no_symbol_of_ours():
+def test_symbols_of_gpu_builds_are_not_linked():
     """Strong symbols would keep the library from loading under a CPU build of torch. Weak symbols would stay unbound
     under a GPU build, because Python loads torch's GPU library for torch only."""
     cpu = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"

@@ -101,7 +101,7 @@ def test_special_values(name: str, special: bool) -> None:
     expect_the_interpreters_bits(text, inputs_of(text, 37, special))
 
 
-def test_no_elements_are_the_interpreters() -> None:
+def test_programs_without_elements_need_no_nest() -> None:
     for shape in ((0, 3), (3, 0)):
         text = f"{HEAD}axes a=x.0 | b=x.1\nx: float32 = input float32 [a b]\ns: float32 = sum x\noutput s float32 [a]\n"
         expect_the_interpreters_bits(text, (torch.randn(shape),), compiles=False)

@@ -172,7 +172,7 @@ def test_a_batch_norm_alone_is_a_program() -> None:
         ((1, 6, 5, 5), False),
     ],
 )
-def test_channels_of_few_elements_are_torchs(shape: tuple[int, ...], backward: bool) -> None:
+def test_channels_of_few_elements_fall_back(shape: tuple[int, ...], backward: bool) -> None:
     layer = nn.BatchNorm2d(6) if len(shape) == 4 else nn.BatchNorm1d(6)
     record = compared(block(layer, F.silu, torch.float32, torch.float32), draw(*shape))
     assert (BACKWARD in targets(record)) == backward

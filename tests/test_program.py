@@ -190,7 +190,7 @@ def test_the_same_bits_from_any_number_of_threads_however_it_is_called(name: str
                 assert_same_bits(program(*given), expected)
 
 
-def test_dtypes_are_torchs() -> None:
+def test_dtypes_equal_eager_mode() -> None:
     known = _C.dtypes()
     assert {getattr(torch, name) for name, *_ in known} == set(KINDS)
     for name, kind, computed, number, size in known:

@@ -91,7 +91,7 @@ def test_random_shapes_give_torchs_values(name: str, dtype: torch.dtype) -> None
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_random_gradients_are_torchs(name: str) -> None:
+def test_random_gradients_equal_torch_nn(name: str) -> None:
     draw = random.Random(name)
     for _ in range(8):
         options = options_of(draw)
@@ -106,7 +106,7 @@ def test_random_gradients_are_torchs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_random_packed_sequences_are_torchs(name: str) -> None:
+def test_random_packed_sequences_equal_torch_nn(name: str) -> None:
     draw = random.Random(name)
     for _ in range(8):
         options = options_of(draw)
@@ -158,7 +158,7 @@ def test_cells_give_torchs_values_and_gradients(name: str, dtype: torch.dtype) -
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_construction_is_torchs(name: str) -> None:
+def test_construction_equals_torch_nn(name: str) -> None:
     """The same seed gives the same parameters under the same names; the rest of a module is inherited."""
     ours, theirs = EVERY[name]
     for options in ({}, {"bias": False}) if name in CELLS else ({}, {"num_layers": 2, "bidirectional": True}):
@@ -175,7 +175,7 @@ def test_construction_is_torchs(name: str) -> None:
         assert torch.equal(flat(twin(x))[0], flat(one(x))[0])
 
 
-def test_positional_arguments_are_torchs() -> None:
+def test_positional_arguments_equal_torch_nn() -> None:
     args = (3, 4, 2, False, True, 0.5, True)
     assert repr(fourfold.nn.LSTM(*args)) == repr(nn.LSTM(*args))
     assert repr(fourfold.nn.GRU(*args, device="meta")) == repr(nn.GRU(*args))
@@ -228,7 +228,7 @@ def test_refused_as_torch_refuses(name: str, wrong: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_constructors_refuse_as_torchs(name: str) -> None:
+def test_constructors_refuse_like_torch_nn(name: str) -> None:
     for wrong in WRONG_ARGUMENTS:
         arguments = {"input_size": 3, "hidden_size": 4} | wrong
         ours, theirs = (refusal(lambda kind=kind, a=arguments: kind(**a)) for kind in LAYERS[name])
@@ -236,7 +236,7 @@ def test_constructors_refuse_as_torchs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_cells_refuse_as_torchs(name: str) -> None:
+def test_cells_refuse_like_torch_nn(name: str) -> None:
     ours, theirs = twins(name, 3, 4)
     shapes = [((2, 5), (2, 4)), ((2, 3), (3, 4)), ((2, 3), (2, 5)), ((1, 2, 3), (2, 4)), ((2, 3), (1, 2, 4))]
     for x_shape, h_shape in shapes:
@@ -279,7 +279,7 @@ def test_no_batch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LAYERS)
-def test_dropout_draws_as_torchs(name: str) -> None:
+def test_dropout_draws_like_torch_nn(name: str) -> None:
     ours, theirs = twins(name, 3, 8, num_layers=3, dropout=0.5)
     x = torch.randn(5, 2, 3)
     results = []
@@ -306,7 +306,7 @@ def test_autocast(name: str) -> None:
 @pytest.mark.parametrize("grad", [True, False])
 @pytest.mark.parametrize("low", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", EVERY)
-def test_dtypes_under_autocast_are_torchs(name: str, low: torch.dtype, grad: bool) -> None:
+def test_dtypes_under_autocast_equal_torch_nn(name: str, low: torch.dtype, grad: bool) -> None:
     for packed, options in ((False, {}), (True, {}), (True, {"num_layers": 2, "bidirectional": True})):
         if name in CELLS and packed:
             continue

@@ -153,7 +153,7 @@ def test_why_programs_run_nowhere_else() -> None:
     programs.obstacle.cache_clear()
 
 
-def test_a_reduction_of_one_number_is_torchs() -> None:
+def test_a_reduction_of_one_number_falls_back() -> None:
     with FakeTensorMode():
         module = make_fx(lambda x: (torch.amin(x, 0) + 1) * 2)(torch.empty(()))
     module.graph.output_node().args = ((module.graph.output_node().args[0],),)
