@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "program/grid.h"
 #include "program/nests.h"
 #include "program/operations.h"
 #include "system/system.h"
@@ -76,6 +77,12 @@ std::vector<std::string> nest_arguments() {
 std::map<std::string, int64_t> nest_limits() {
   using namespace fourfold::program;
   return {{"reduction_block", reduction_block}, {"slack", nest_slack}, {"rows_together", rows_together}};
+}
+
+std::map<std::string, int64_t> grid_limits() {
+  using namespace fourfold::program::grid;
+  return {{"threads", threads}, {"threads_of_rows", threads_of_rows}, {"neighbours", neighbours},
+          {"parts_of_rows", parts_of_rows}, {"bytes_of_part", bytes_of_part}};
 }
 
 std::map<std::string, uintptr_t> vector_functions() {
@@ -245,6 +252,7 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.def("operations", &operations, "Each operation of programs: (name, number of operands, rule, cost).");
   m.def("nest_arguments", &nest_arguments, "The first arguments of a nest's functions.");
   m.def("nest_limits", &nest_limits, "Numbers that the library and the nests it calls agree on.");
+  m.def("grid_limits", &grid_limits, "Likewise for the kernels of grids of threads.");
   m.def("vector_functions", &vector_functions,
         "Addresses of the elementary functions on vectors of the CPU level in use: fourfold_exp_float32 and so on.");
   m.def("program_backends", &program_backends, "The numbers of the device types that programs run on.");

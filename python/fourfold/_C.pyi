@@ -41,6 +41,9 @@ def cpu_capability() -> str:
 def dtypes() -> list[tuple[str, str, str, int, int]]:
     """Each dtype of programs: (torch's name, name in programs, computed type, ScalarType, bytes)."""
 
+def grid_limits() -> dict[str, int]:
+    """Likewise for the kernels of grids of threads."""
+
 def nest_arguments() -> list[str]:
     """The first arguments of a nest's functions."""
 
