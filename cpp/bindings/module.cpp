@@ -129,26 +129,6 @@ std::string program_layout(
   throw std::invalid_argument(fourfold_program_error());
 }
 
-std::string program_layout_of_steps(
-    const std::string& text, int32_t device_type, int32_t device_index, const Described& inputs,
-    const Described& outputs, int64_t count, const std::vector<int32_t>& feeds,
-    const std::vector<int64_t>& input_strides, const std::vector<int64_t>& output_strides) {
-  const OwnedProgram program = program_of(text, device_type, device_index);
-  const auto expected = static_cast<size_t>(fourfold_program_outputs(program.get()));
-  if (outputs.size() != expected || output_strides.size() != expected || feeds.size() != inputs.size() ||
-      input_strides.size() != inputs.size()) {
-    throw std::invalid_argument("program_layout_of_steps: expected a stride and a feed for each tensor");
-  }
-  const auto read = tensors_of(inputs), written = tensors_of(outputs);
-  const fourfold_steps steps{count, feeds.data(), input_strides.data(), output_strides.data()};
-  std::string layout;
-  const auto inputs_count = static_cast<int32_t>(read.size());
-  const int32_t failed = fourfold_program_layout_of_steps(
-      program.get(), read.data(), inputs_count, written.data(), &steps, &layout, &take_text);
-  if (failed == 0) return layout;
-  throw std::invalid_argument(fourfold_program_error());
-}
-
 std::vector<int32_t> program_backends() {
   std::vector<int32_t> types(static_cast<size_t>(fourfold_program_backends(nullptr, 0)));
   fourfold_program_backends(types.data(), static_cast<int32_t>(types.size()));
@@ -262,10 +242,6 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.def("program_layout", &program_layout,
         "program_layout(text, device_type, device_index, [(ScalarType, sizes, strides, offset)]): the layout of such a "
         "call, for which its loop nest is compiled.");
-  m.def("program_layout_of_steps", &program_layout_of_steps,
-        "program_layout_of_steps(text, device_type, device_index, inputs, outputs, count, feeds, input_strides, "
-        "output_strides): likewise for a loop's steps, with the strides in elements from step to step; empty if no "
-        "nest can run them.");
   m.def("transpose_tile", [] { return reinterpret_cast<uintptr_t>(&fourfold_transpose_tile); },
         "The address of the function that nests call to transpose.");
   m.def("serve_nests", [](bool served) { fourfold_nests_serve(served); }, "Whether this process compiles loop nests.");
