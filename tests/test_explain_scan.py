@@ -179,6 +179,48 @@ def test_steps_that_are_run_by_the_steps_graph_have_a_reason() -> None:
     assert "step by step: C++ runs the graph of a step for each. " in " ".join(explanation.detail().split())
 
 
+def multiplied(h: Tensor, x: Tensor) -> Any:
+    return torch.tanh(h @ torch.ones(H, H)) + x, h
+
+
+def shifted(window: Tensor, x: Tensor) -> Any:
+    window = torch.cat([window[:, 1:], torch.tanh(x[:, :1])], 1)
+    return window, window.sum(1)
+
+
+def beside_a_number(carry: Any, x: Tensor) -> Any:
+    h, n = carry
+    return (torch.tanh(h) + x, n + 1), h * n
+
+
+# The step, the number of steps, and why there is no nest and, unless empty, why there are no stages.
+REASONS = {
+    "one step": (twice, 1, "the first step runs separately, and there is no other", "there are fewer than 4 steps"),
+    "three steps": (multiplied, 3, "operators outside programs: mm", "there are fewer than 4 steps"),
+    "a concatenation": (shifted, T, "operators outside programs: concatenation", "programs write parts of a concat"),
+    "a number": (beside_a_number, T, "its step is 2 programs; a state of one number beside larger ones needs", ""),
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_reasons_come_from_the_code_that_runs_the_loop(name: str) -> None:
+    step, steps, nest, stages = REASONS[name]
+    init = (zeros(), torch.zeros(())) if step is beside_a_number else zeros()
+    _, scan = explained(step, init, torch.randn(steps, B, H))
+    reasons = scan.forward.loop.reasons
+    assert reasons["nest"].startswith(nest) and reasons.get("stages", "").startswith(stages)
+    assert ("stages" in reasons) == bool(stages)
+
+
+def test_a_backward_is_planned_without_running() -> None:
+    step = lstm_step(parameter(N, 4 * H), parameter(H, 4 * H))
+    with torch.profiler.profile() as profile:
+        _, scan = explained(step, zeros(2), torch.randn(T, B, N))
+    assert scan.backward.loop.way == "stages"
+    programs = [event.key for event in profile.key_averages() if event.key.startswith("fourfold_")]
+    assert "fourfold_loop_in_stages" in programs and not any("backward" in name for name in programs)
+
+
 def test_without_calls_for_this_torch_python_runs_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fourfold._native.module", None)
     monkeypatch.setattr("fourfold._native.path", "Python (FOURFOLD_GRADIENTS=python)")

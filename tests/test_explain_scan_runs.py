@@ -84,6 +84,18 @@ def drawn(h: Tensor, x: Tensor) -> Any:
     return h, h
 
 
+def largest(h: Tensor, x: Tensor) -> Any:
+    """The backward writes into a new tensor in place."""
+    values, indices = torch.topk(h + x, 3)
+    return torch.tanh(h) + values.sum(1, keepdim=True), indices
+
+
+def spectrum(h: Tensor, x: Tensor) -> Any:
+    """The backward reads complex tensors as real ones."""
+    transformed = torch.fft.rfft(h + x)
+    return torch.tanh(h) + transformed.abs().sum(1, keepdim=True), h
+
+
 def cases() -> dict[str, tuple[Callable[..., Any], Any, Tensor]]:
     torch.manual_seed(0)
     weight, series = parameter(H, H), torch.randn(T, B, H)
@@ -114,6 +126,8 @@ def cases() -> dict[str, tuple[Callable[..., Any], Any, Tensor]]:
         "shifted": (shifted, zeros(), series),
         "passed on": (passed_on, zeros(2), series),
         "dropout": (drawn, zeros(), series),
+        "topk": (largest, zeros(), series),
+        "a spectrum": (spectrum, zeros(), series),
         "every other": (spiking, zeros(2), torch.stack([series, series], -1)[..., 0]),
         "expanded": (spiking, zeros(2), series[:, :, :1].expand(T, B, H)),
         "the same x in every step": (spiking, zeros(2), series[:1].expand(T, B, H)),

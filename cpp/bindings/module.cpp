@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "program/grid.h"
 #include "program/nests.h"
 #include "program/operations.h"
 #include "system/system.h"
@@ -78,6 +79,12 @@ std::map<std::string, int64_t> nest_limits() {
   return {{"reduction_block", reduction_block}, {"slack", nest_slack}, {"rows_together", rows_together}};
 }
 
+std::map<std::string, int64_t> grid_limits() {
+  using namespace fourfold::program::grid;
+  return {{"threads", threads}, {"threads_of_rows", threads_of_rows}, {"neighbours", neighbours},
+          {"parts_of_rows", parts_of_rows}, {"bytes_of_part", bytes_of_part}};
+}
+
 std::map<std::string, uintptr_t> vector_functions() {
   std::map<std::string, uintptr_t> addresses;
   for (const auto& operation : fourfold::program::descriptions) {
@@ -119,26 +126,6 @@ std::string program_layout(
   std::string layout;
   const auto count = static_cast<int32_t>(tensors.size());
   if (fourfold_program_layout(program.get(), tensors.data(), count, &layout, &take_text) == 0) return layout;
-  throw std::invalid_argument(fourfold_program_error());
-}
-
-std::string program_layout_of_steps(
-    const std::string& text, int32_t device_type, int32_t device_index, const Described& inputs,
-    const Described& outputs, int64_t count, const std::vector<int32_t>& feeds,
-    const std::vector<int64_t>& input_strides, const std::vector<int64_t>& output_strides) {
-  const OwnedProgram program = program_of(text, device_type, device_index);
-  const auto expected = static_cast<size_t>(fourfold_program_outputs(program.get()));
-  if (outputs.size() != expected || output_strides.size() != expected || feeds.size() != inputs.size() ||
-      input_strides.size() != inputs.size()) {
-    throw std::invalid_argument("program_layout_of_steps: expected a stride and a feed for each tensor");
-  }
-  const auto read = tensors_of(inputs), written = tensors_of(outputs);
-  const fourfold_steps steps{count, feeds.data(), input_strides.data(), output_strides.data()};
-  std::string layout;
-  const auto inputs_count = static_cast<int32_t>(read.size());
-  const int32_t failed = fourfold_program_layout_of_steps(
-      program.get(), read.data(), inputs_count, written.data(), &steps, &layout, &take_text);
-  if (failed == 0) return layout;
   throw std::invalid_argument(fourfold_program_error());
 }
 
@@ -245,6 +232,7 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.def("operations", &operations, "Each operation of programs: (name, number of operands, rule, cost).");
   m.def("nest_arguments", &nest_arguments, "The first arguments of a nest's functions.");
   m.def("nest_limits", &nest_limits, "Numbers that the library and the nests it calls agree on.");
+  m.def("grid_limits", &grid_limits, "Likewise for the kernels of grids of threads.");
   m.def("vector_functions", &vector_functions,
         "Addresses of the elementary functions on vectors of the CPU level in use: fourfold_exp_float32 and so on.");
   m.def("program_backends", &program_backends, "The numbers of the device types that programs run on.");
@@ -254,10 +242,6 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.def("program_layout", &program_layout,
         "program_layout(text, device_type, device_index, [(ScalarType, sizes, strides, offset)]): the layout of such a "
         "call, for which its loop nest is compiled.");
-  m.def("program_layout_of_steps", &program_layout_of_steps,
-        "program_layout_of_steps(text, device_type, device_index, inputs, outputs, count, feeds, input_strides, "
-        "output_strides): likewise for a loop's steps, with the strides in elements from step to step; empty if no "
-        "nest can run them.");
   m.def("transpose_tile", [] { return reinterpret_cast<uintptr_t>(&fourfold_transpose_tile); },
         "The address of the function that nests call to transpose.");
   m.def("serve_nests", [](bool served) { fourfold_nests_serve(served); }, "Whether this process compiles loop nests.");

@@ -76,11 +76,23 @@ GraphStep program_step_of(const pybind11::tuple& given, std::vector<size_t> inpu
 }
 
 GraphStep loop_step_of(const pybind11::tuple& given, std::vector<size_t> inputs, std::vector<size_t> last) {
-  const auto loop = std::make_shared<Held>(pybind11::handle(given[0]).ptr());
-  const auto in_python = [loop](const Values& read) { return call_python(loop->get(), nullptr, read); };
-  return {LoopStep{in_python, graph_of(pybind11::handle(given[1]).ptr()), given[2].cast<std::vector<size_t>>(),
+  return {LoopStep{graph_of(pybind11::handle(given[1]).ptr()), given[2].cast<std::vector<size_t>>(),
                    given[3].cast<std::vector<bool>>(), given[4].cast<size_t>(), given[5].cast<bool>(), std::move(inputs)},
           std::move(last)};
+}
+
+Values values_of(pybind11::handle given) {
+  Values values;
+  for (const auto each : given) {
+    if (!PyList_Check(each.ptr())) {
+      values.push_back(value_of(each.ptr()));
+      continue;
+    }
+    std::vector<at::Tensor> tensors;
+    for (const auto tensor : each) tensors.push_back(THPVariable_Unpack(tensor.ptr()));
+    values.emplace_back(std::move(tensors));
+  }
+  return values;
 }
 
 }  // namespace
@@ -119,6 +131,18 @@ GraphStep step_of(pybind11::handle given) {
   if (what == "item") return {ItemStep{step[1].cast<size_t>(), step[2].cast<size_t>()}, std::move(last)};
   const auto [name, overload] = step[1].cast<std::pair<std::string, std::string>>();
   return {make_operator_step(name.c_str(), overload.c_str(), step[2].ptr()), std::move(last)};
+}
+
+PyObject* plan_loop(PyObject*, PyObject* arguments) {
+  HANDLE_TH_ERRORS
+  const auto given = pybind11::reinterpret_borrow<pybind11::tuple>(arguments);
+  TORCH_CHECK_TYPE(given.size() == 4, "plan_loop: expected 4 arguments, but got ", std::to_string(given.size()));
+  const GraphStep step = step_of(given[0]);
+  const auto* const loop = std::get_if<LoopStep>(&step.call);
+  TORCH_CHECK_TYPE(loop != nullptr, "plan_loop: expected a loop");
+  const LoopPlan plan = loop->plan(values_of(given[1]), values_of(given[2]), given[3].cast<std::vector<size_t>>());
+  return pybind11::make_tuple(plan.nest, plan.layout, plan.stages, plan.stage_texts).release().ptr();
+  END_HANDLE_TH_ERRORS
 }
 
 }  // namespace fourfold::bindings

@@ -17,6 +17,7 @@
 
 #include "../graph/memory.h"
 #include "program.h"
+#include "steps.h"
 #include "vectorcall_type.h"
 
 namespace {
@@ -266,6 +267,9 @@ PyMethodDef methods[] = {
     {"release_memory", release_memory, METH_NOARGS, "Frees the cached memory and returns its size in bytes."},
     {"describe_model", fourfold::bindings::describe_model, METH_O,
      "For a Model: (graph and structure in JSON, argument names, tensors by name, number of results)."},
+    {"plan_loop", fourfold::bindings::plan_loop, METH_VARARGS,
+     "plan_loop(step, given, values, firsts): how the loop of a plan would run: (why not as a nest, the nest's layout, why "
+     "not in stages, the stages)."},
     {"enable_gradients", enable_gradients, METH_NOARGS,
      "Registers the operators' gradients. Raises ImportError if this module was compiled for another torch."},
     {nullptr, nullptr, 0, nullptr}};

@@ -35,7 +35,7 @@ std::optional<Factors> factors_of(const OperatorStep& step) {
 
 bool LoopStages::is_of_sequence(size_t value) const {
   const size_t root = roots_[value];
-  return root >= loop_.feeds.size() && root < loop_.feeds.size() + run_.sequences.size();
+  return root >= loop_.feeds.size() && root < loop_.feeds.size() + call_.series.size();
 }
 
 // Finds products of the input, which are computed for several steps at once: products of few rows are slow, and read
@@ -56,7 +56,7 @@ void LoopStages::find_products_of_input() {
       if (!is_invariant(found->start) || start.dim() != 1 || start.size(0) != out.size(1)) continue;
     }
     const int64_t room = static_cast<int64_t>(b.nbytes()) > large ? far : near;
-    const int64_t count = std::min(room / static_cast<int64_t>(out.nbytes()), run_.steps);
+    const int64_t count = std::min(room / static_cast<int64_t>(out.nbytes()), call_.steps);
     of_input_[firsts_[k]] = {*found, std::max<int64_t>(count, 1)};
   }
 }
@@ -77,28 +77,6 @@ void LoopStages::find_added_products() {
     added_[firsts_[k]] = input->second.factors;
     without_stage_.insert(input->first);
     of_input_.erase(input);
-  }
-}
-
-// Computes products of the input whose results fit for all steps at once: by torch's operators before the loop, without
-// packing a matrix for few rows.
-void LoopStages::compute_small_products() {
-  for (size_t k = 0; k < loop_.body->steps.size(); ++k) {
-    const auto found = of_input_.find(firsts_[k]);
-    if (found == of_input_.end() || found->second.together < run_.steps) continue;
-    const auto& [a, b, start, has_start, is_vector] = found->second.factors;
-    const size_t series = a - loop_.feeds.size();
-    if (roots_[a] != a) continue;  // a is a view of a step's element
-    const at::Tensor rows = run_.sequences[series].flatten(0, 1);
-    Values values{rows, recorded_[b], has_start ? recorded_[start] : c10::IValue()};
-    OperatorStep step = std::get<OperatorStep>(loop_.body->steps[k].call);
-    step.arguments[has_start ? 1 : 0].index = 0;
-    step.arguments[has_start ? 2 : 1].index = 1;
-    if (has_start) step.arguments[0].index = 2;
-    step.run(values);
-    wholes_[found->first] = values.back().toTensor().unflatten(0, {run_.steps, rows.size(0) / run_.steps});
-    without_stage_.insert(found->first);
-    of_input_.erase(found);
   }
 }
 
@@ -126,18 +104,18 @@ bool LoopStages::add_product(const OperatorStep& step, size_t first) {
   if (!found.has_value()) return false;
   const auto added = added_.find(first);
   const Factors& beginning = added == added_.end() ? *found : added->second;  // the product that adds `start`
-  Place out = places_[first];
+  MovingTensor out = memory_[first];
   if (found->is_vector) out.tensor = out.tensor.unsqueeze(0);  // one row
   if (out.tensor.size(-1) > 1 && out.tensor.stride(-1) != 1) return false;
   std::vector<fourfold_moving_tensor> inputs;
   if (!add_factors(*found, inputs) || (added != added_.end() && !add_factors(beginning, inputs))) return false;
   if (beginning.has_start) {
-    Place start;
-    if (!find_place(beginning.start, start)) return false;
+    MovingTensor start;
+    if (!find(beginning.start, start)) return false;
     const bool is_row = start.tensor.dim() == 1 && start.tensor.size(0) == out.tensor.size(-1);  // shared by all rows
     if (!is_row && start.tensor.sizes() != out.tensor.sizes()) start.tensor = start.tensor.expand(out.tensor.sizes());
     if (start.tensor.size(-1) > 1 && start.tensor.stride(-1) != 1) return false;
-    inputs.push_back(moving(start));
+    inputs.push_back(describe(start));
   }
   add_stage(fourfold_stage_product, std::move(inputs), {out});
   if (const auto of_input = of_input_.find(first); of_input != of_input_.end()) {
@@ -147,16 +125,16 @@ bool LoopStages::add_product(const OperatorStep& step, size_t first) {
 }
 
 bool LoopStages::add_factors(const Factors& factors, std::vector<fourfold_moving_tensor>& inputs) {
-  Place a, b;
-  if (!is_invariant(factors.b) || !find_place(factors.a, a) || !find_place(factors.b, b)) return false;
+  MovingTensor a, b;
+  if (!is_invariant(factors.b) || !find(factors.a, a) || !find(factors.b, b)) return false;
   if (factors.is_vector) {
     a.tensor = a.tensor.unsqueeze(0);
     b.tensor = b.tensor.t();
   }
   if (b.tensor.scalar_type() != at::kFloat && b.tensor.scalar_type() != at::kDouble) return false;
   if (b.tensor.stride(-1) != 1 && b.tensor.stride(-2) != 1) b.tensor = b.tensor.contiguous();
-  inputs.push_back(moving(a));
-  inputs.push_back(moving(b));
+  inputs.push_back(describe(a));
+  inputs.push_back(describe(b));
   return true;
 }
 

@@ -1,6 +1,8 @@
 #include "loop_stages.h"
 
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/record_function.h>
 
 #include <algorithm>
@@ -8,6 +10,7 @@
 #include <utility>
 
 #include "graph.h"
+#include "loop_results.h"
 #include "outputs.h"
 
 namespace fourfold::graph {
@@ -29,82 +32,101 @@ bool lies_as(const at::Tensor& tensor, const at::Tensor& other) {
 
 bool is_defined(const c10::IValue& value) { return value.isTensor() && value.toTensor().defined(); }
 
-Place shifted(const Place& place, int64_t offset) {
-  const at::Tensor& tensor = place.tensor;
-  return {tensor.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset() + offset), place.stride, place.period};
+MovingTensor shifted(const MovingTensor& moving, int64_t offset) {
+  const at::Tensor& tensor = moving.tensor;
+  return {tensor.as_strided(tensor.sizes(), tensor.strides(), tensor.storage_offset() + offset), moving.stride, moving.period};
 }
 
-// The place of the same value in the previous step.
-Place before(const Place& place) {
-  const bool alternates = place.period == 2;
-  Place found = shifted(place, alternates ? place.stride : -place.stride);
-  if (alternates) found.stride = -place.stride;
+// The memory of the same value in the previous step.
+MovingTensor before(const MovingTensor& moving) {
+  const bool alternates = moving.period == 2;
+  MovingTensor found = shifted(moving, alternates ? moving.stride : -moving.stride);
+  if (alternates) found.stride = -moving.stride;
   return found;
 }
 
-at::Tensor row_of(const at::Tensor& rows, int64_t row) {
-  return rows.as_strided(rows.sizes().slice(1), rows.strides().slice(1), rows.storage_offset() + row * rows.stride(0));
+// New memory for a value in `count` steps.
+at::Tensor new_rows(const at::Tensor& value, int64_t count) {
+  std::vector<int64_t> sizes{count};
+  sizes.insert(sizes.end(), value.sizes().begin(), value.sizes().end());
+  return at::empty(sizes, value.options());
 }
 
 }  // namespace
 
-bool LoopStages::run(int64_t begin, Values& results) {
+Obstacle LoopStages::prepare(int64_t begin, const Values& results) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  if (!find_roots()) return false;
+  begin_ = begin;
+  Obstacle obstacle = find_roots();
+  if (!obstacle.empty()) return obstacle;
   find_products_of_input();
   find_added_products();
-  compute_small_products();
-  if (!give_homes(begin, results) || !add_stages()) return false;
-  const int64_t steps = run_.steps - begin;
-  RECORD_FUNCTION("fourfold_loop_in_stages", std::vector<c10::IValue>());
+  obstacle = allocate(results);
+  return obstacle.empty() ? add_stages() : obstacle;
+}
+
+Obstacle LoopStages::run_steps(int64_t steps) const {
   const int32_t failed = fourfold_stages_run(
       stages_.data(), static_cast<int32_t>(stages_.size()), steps, static_cast<int32_t>(c10::DeviceType::CPU));
   TORCH_CHECK_VALUE(failed != 1, fourfold_program_error());
-  if (failed != 0) return false;
+  return failed == 0 ? "" : fourfold_program_error();
+}
+
+Obstacle LoopStages::run(Values& results) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const int64_t steps = call_.steps - begin_;
+  RECORD_FUNCTION("fourfold_loop_in_stages", std::vector<c10::IValue>());
+  Obstacle obstacle = run_steps(steps);
+  if (!obstacle.empty()) return obstacle;
   for (size_t k = 0; k < states_.size(); ++k) {
     if (loop_.trails[k]) continue;
-    const Place& place = states_[k];  // where the step after the last one would read
-    const int64_t offset = (place.period != 0 ? steps % place.period : steps) * place.stride;
-    results[k] = shifted(place, offset).tensor.clone();
+    const MovingTensor& state = states_[k];  // where the step after the last one would read
+    const int64_t offset = (state.period != 0 ? steps % state.period : steps) * state.stride;
+    results[k] = shifted(state, offset).tensor.clone();
   }
-  return true;
+  return {};
 }
 
 bool LoopStages::is_invariant(size_t value) const {
   const size_t root = roots_[value];
-  return root >= loop_.feeds.size() + run_.sequences.size() && is_given(root);
+  return root >= loop_.feeds.size() + call_.series.size() && is_given(root);
 }
 
-bool LoopStages::find_roots() {
+Obstacle LoopStages::find_roots() {
   roots_.resize(recorded_.size());
   for (size_t value = 0; value < recorded_.size(); ++value) {
     roots_[value] = value;
-    if (recorded_[value].isTensor() && !is_readable(recorded_[value].toTensor())) return false;
+    if (recorded_[value].isTensor() && !is_readable(recorded_[value].toTensor())) {
+      return "a tensor is on another device, sparse, conjugated or negated lazily, or has no memory";
+    }
   }
   for (size_t k = 0; k < loop_.body->steps.size(); ++k) {
     const auto& call = loop_.body->steps[k].call;
     const size_t first = firsts_[k], end = k + 1 < firsts_.size() ? firsts_[k + 1] : recorded_.size();
     if (const auto* program = std::get_if<ProgramStep>(&call)) {
-      if (!program->updates.empty()) return false;
+      if (!program->updates.empty()) return "a program writes into a given tensor, or a part of a concatenation";
     } else if (const auto* item = std::get_if<ItemStep>(&call)) {
       roots_[first] = roots_[item->list];
     } else if (const auto* operation = std::get_if<OperatorStep>(&call)) {
-      if (!has_root_of(*operation, first, end)) return false;
+      Obstacle obstacle = find_roots_of(*operation, first, end);
+      if (!obstacle.empty()) return obstacle;
+    } else if (std::holds_alternative<ConcatenationStep>(call)) {
+      return "programs write parts of a concatenation";
     } else if (!std::holds_alternative<ConstantStep>(call) && !std::holds_alternative<NumberStep>(call)) {
-      return false;
+      return "the step calls another graph";
     }
   }
-  return true;
+  return {};
 }
 
-// Sets the roots of an operator's results that are views. False if it mutates arguments, mixes views and new tensors in
-// a list, or returns tensors whose sizes may differ between steps.
-bool LoopStages::has_root_of(const OperatorStep& step, size_t first, size_t end) {
-  const bool depends_on_data =
-      step.handle.hasTag(at::Tag::dynamic_output_shape) || step.handle.hasTag(at::Tag::data_dependent_output);
-  // The offset of as_strided isn't relative to a step's element.
-  const bool is_absolute = step.handle.operator_name().name == "aten::as_strided";
-  if (step.handle.schema().is_mutable() || depends_on_data || is_absolute) return false;
+// Sets the roots of an operator's results that are views.
+Obstacle LoopStages::find_roots_of(const OperatorStep& step, size_t first, size_t end) {
+  const std::string name = name_of(step);
+  if (step.handle.schema().is_mutable()) return name + " changes its inputs in place";
+  if (step.handle.hasTag(at::Tag::dynamic_output_shape) || step.handle.hasTag(at::Tag::data_dependent_output)) {
+    return "the size of " + name + "'s result depends on data";
+  }
+  if (name == "as_strided") return "as_strided counts from the beginning of the memory";  // not from a step's element
   const std::vector<size_t> read = read_by(step);
   const auto base_of = [&](const at::Tensor& result) {
     const auto base = std::find_if(read.begin(), read.end(), [&](size_t index) {
@@ -114,200 +136,229 @@ bool LoopStages::has_root_of(const OperatorStep& step, size_t first, size_t end)
   };
   for (size_t value = first; value < end; ++value) {
     const bool is_list = recorded_[value].isTensorList();
-    if (!is_list && !recorded_[value].isTensor()) return false;
-    if (is_list && recorded_[value].toTensorVector().empty()) return false;
+    if (!is_list && !recorded_[value].isTensor()) return name + " returns a number";
+    if (is_list && recorded_[value].toTensorVector().empty()) return name + " returns an empty list";
     const size_t base = base_of(is_list ? recorded_[value].toTensorVector()[0] : recorded_[value].toTensor());
     if (base < recorded_.size()) {
       roots_[value] = base;
     } else if (is_list) {
-      return false;
+      return name + " returns a list of new tensors";
     }
   }
-  return true;
+  return {};
 }
 
 // Assigns memory to states and values: results are computed in place, in their rows, where possible; others are copied
 // there.
-bool LoopStages::give_homes(int64_t begin, const Values& results) {
-  places_.resize(recorded_.size());
-  const int64_t sign = loop_.reverse ? -1 : 1, first = loop_.reverse ? run_.steps - 1 - begin : begin;
-  const size_t count = loop_.trails.size();
-  states_.resize(count);
+Obstacle LoopStages::allocate(const Values& results) {
+  memory_.resize(recorded_.size());
+  states_.resize(loop_.trails.size());
+  const int64_t sign = loop_.reverse ? -1 : 1, first = loop_.reverse ? call_.steps - 1 - begin_ : begin_;
   for (size_t k = 0; k < results.size(); ++k) {
     const auto value = static_cast<size_t>(loop_.body->outputs[k]);
-    if (loop_.body->outputs[k] < 0 || !is_defined(recorded_[value])) return false;
-    const bool is_state = k < count;
+    if (loop_.body->outputs[k] < 0 || !is_defined(recorded_[value])) return "a result is no tensor";
+    const bool is_state = k < loop_.trails.size();
     if (is_state && !loop_.trails[k]) continue;
-    const at::Tensor& rows = run_.rows[k];
-    const Place place{row_of(rows, is_state && !loop_.reverse ? first + 1 : first), sign * rows.stride(0)};
-    if (!give_home(value, place)) copies_.emplace_back(value, place);
-    if (is_state) states_[k] = before(place);
+    const at::Tensor& rows = call_.rows[k];
+    const MovingTensor moving{element(rows, is_state && !loop_.reverse ? first + 1 : first), sign * rows.stride(0)};
+    if (!compute_in(value, moving)) copies_.emplace_back(value, moving);
+    if (is_state) states_[k] = before(moving);
   }
-  for (size_t k = 0; k < count; ++k) {
+  allocate_states(results);
+  for (size_t value = 0; value < recorded_.size(); ++value) {
+    if (!is_defined(recorded_[value]) || roots_[value] != value || memory_[value].tensor.defined()) continue;
+    memory_[value] = memory_of(value);
+    if (!lies_as(memory_[value].tensor, recorded_[value].toTensor())) return "a state's memory layout changes";
+  }
+  return {};
+}
+
+// Of the states of which only the last value is kept.
+void LoopStages::allocate_states(const Values& results) {
+  for (size_t k = 0; k < loop_.trails.size(); ++k) {
     if (loop_.trails[k]) continue;
     const auto value = static_cast<size_t>(loop_.body->outputs[k]);
-    if (!is_given(roots_[value]) && roots_[value] == value && places_[value].tensor.defined()) {
-      states_[k] = before(places_[value]);  // shared with a result, or with another state
+    if (!is_given(roots_[value]) && roots_[value] == value && memory_[value].tensor.defined()) {
+      states_[k] = before(memory_[value]);  // shared with a result, or with another state
       continue;
     }
     const at::Tensor& initial = results[k].toTensor();
-    std::vector<int64_t> sizes{2};
-    sizes.insert(sizes.end(), initial.sizes().begin(), initial.sizes().end());
-    const at::Tensor rows = at::empty(sizes, initial.options());
-    const Place place{row_of(rows, 1), -rows.stride(0), 2};
-    states_[k] = before(place);
+    const at::Tensor rows = new_rows(initial, 2);
+    const MovingTensor moving{element(rows, 1), -rows.stride(0), 2};
+    states_[k] = before(moving);
     states_[k].tensor.copy_(initial);
-    if (!give_home(value, place)) copies_.emplace_back(value, place);
+    if (!compute_in(value, moving)) copies_.emplace_back(value, moving);
   }
-  for (size_t value = 0; value < recorded_.size(); ++value) {
-    if (!is_defined(recorded_[value]) || roots_[value] != value || places_[value].tensor.defined()) continue;
-    const at::Tensor& recorded = recorded_[value].toTensor();
-    const size_t series = value - loop_.feeds.size(), invariant = series - run_.sequences.size();
-    if (value < loop_.feeds.size()) {
-      places_[value] = states_[loop_.feeds[value]];
-    } else if (series < run_.sequences.size()) {
-      const at::Tensor& sequence = run_.sequences[series];
-      places_[value] = {row_of(sequence, first), sign * sequence.stride(0)};
-    } else if (invariant < run_.invariants.size()) {
-      places_[value] = {recorded};
-    } else if (const auto whole = wholes_.find(value); whole != wholes_.end()) {
-      places_[value] = {row_of(whole->second, first), sign * whole->second.stride(0)};
-    } else if (const auto found = of_input_.find(value); found != of_input_.end() && found->second.together > 1) {
-      const int64_t together = found->second.together;
-      std::vector<int64_t> sizes{together};
-      sizes.insert(sizes.end(), recorded.sizes().begin(), recorded.sizes().end());
-      const at::Tensor rows = at::empty(sizes, recorded.options());
-      places_[value] = {row_of(rows, loop_.reverse ? together - 1 : 0), sign * rows.stride(0), together};
-    } else {
-      places_[value] = {at::empty_strided(recorded.sizes(), recorded.strides(), recorded.options())};
-    }
-    if (!lies_as(places_[value].tensor, recorded)) return false;
+}
+
+MovingTensor LoopStages::memory_of(size_t value) const {
+  const int64_t sign = loop_.reverse ? -1 : 1, first = loop_.reverse ? call_.steps - 1 - begin_ : begin_;
+  const at::Tensor& recorded = recorded_[value].toTensor();
+  const size_t series = value - loop_.feeds.size();
+  if (value < loop_.feeds.size()) return states_[loop_.feeds[value]];
+  if (series < call_.series.size()) return {element(call_.series[series], first), sign * call_.series[series].stride(0)};
+  if (is_given(value)) return {recorded};
+  const auto found = of_input_.find(value);
+  if (found == of_input_.end() || found->second.together == 1) {
+    return {at::empty_strided(recorded.sizes(), recorded.strides(), recorded.options())};
   }
+  const int64_t together = found->second.together;
+  const at::Tensor rows = new_rows(recorded, together);
+  return {element(rows, loop_.reverse ? together - 1 : 0), sign * rows.stride(0), together};
+}
+
+bool LoopStages::compute_in(size_t value, const MovingTensor& memory) {
+  const bool is_free = !is_given(value) && roots_[value] == value && !memory_[value].tensor.defined();
+  if (!is_free || !lies_as(memory.tensor, recorded_[value].toTensor())) return false;
+  memory_[value] = memory;
   return true;
 }
 
-// False if a value can't be placed there: it is an input, a view, already placed, or has other strides.
-bool LoopStages::give_home(size_t value, const Place& place) {
-  const bool is_free = !is_given(value) && roots_[value] == value && !places_[value].tensor.defined();
-  if (!is_free || !lies_as(place.tensor, recorded_[value].toTensor())) return false;
-  places_[value] = place;
-  return true;
-}
-
-bool LoopStages::find_place(size_t value, Place& found) const {
+bool LoopStages::find(size_t value, MovingTensor& found) const {
   const size_t root = roots_[value];
-  const Place& place = places_[root];
-  if (!place.tensor.defined() || !is_defined(recorded_[value])) return false;
-  found = place;
+  const MovingTensor& memory = memory_[root];
+  if (!memory.tensor.defined() || !is_defined(recorded_[value])) return false;
+  found = memory;
   if (value == root) return true;
   const at::Tensor& own = recorded_[value].toTensor();
-  if (own.scalar_type() != place.tensor.scalar_type()) return false;  // offsets count elements of another size
+  if (own.scalar_type() != memory.tensor.scalar_type()) return false;  // offsets count elements of another size
   const int64_t offset = own.storage_offset() - recorded_[root].toTensor().storage_offset();
-  found.tensor = place.tensor.as_strided(own.sizes(), own.strides(), place.tensor.storage_offset() + offset);
+  found.tensor = memory.tensor.as_strided(own.sizes(), own.strides(), memory.tensor.storage_offset() + offset);
   return true;
 }
 
-bool LoopStages::add_stages() {
+Obstacle LoopStages::add_stages() {
   for (size_t k = 0; k < loop_.body->steps.size(); ++k) {
     const auto& call = loop_.body->steps[k].call;
     const size_t first = firsts_[k], end = k + 1 < firsts_.size() ? firsts_[k + 1] : recorded_.size();
-    if (const auto* program = std::get_if<ProgramStep>(&call)) {
-      if (!add(*program, first)) return false;
-    } else if (const auto* operation = std::get_if<OperatorStep>(&call)) {
-      if (!add(*operation, first, end)) return false;
-    }
+    Obstacle obstacle;
+    if (const auto* program = std::get_if<ProgramStep>(&call)) obstacle = add(*program, first);
+    if (const auto* operation = std::get_if<OperatorStep>(&call)) obstacle = add(*operation, first, end);
+    if (!obstacle.empty()) return obstacle;
+    steps_of_.resize(stages_.size(), static_cast<int64_t>(k));
   }
   for (const auto& [value, to] : copies_) {
-    Place from;
-    if (!find_place(value, from) || from.tensor.is_complex()) return false;  // stages don't copy complex tensors
-    add_stage(fourfold_stage_copy, {moving(from)}, {to});
+    MovingTensor from;
+    if (!find(value, from) || from.tensor.is_complex()) return "a result that is copied is complex, or a view as another dtype";
+    add_stage(fourfold_stage_copy, {describe(from)}, {to});
   }
-  return true;
+  steps_of_.resize(stages_.size(), -1);
+  return {};
 }
 
-bool LoopStages::add(const ProgramStep& step, size_t first) {
+Obstacle LoopStages::add(const ProgramStep& step, size_t first) {
   std::vector<fourfold_moving_tensor> inputs;
-  std::vector<Place> outputs;
+  std::vector<MovingTensor> outputs;
+  if (step.program.program == nullptr) return "a program can't run here";
   for (size_t k = 0; k < step.inputs.size(); ++k) {
     const size_t index = step.inputs[k];
     const int32_t number = fourfold_program_number(step.program.program, static_cast<int32_t>(k));
-    Place place;
+    MovingTensor moving;
     if (number >= 0) {
       numbers_.push_back(bits_of(scalar_of(recorded_[index]), static_cast<at::ScalarType>(number)));
       inputs.push_back({{&numbers_.back(), number, 0, nullptr, nullptr, nullptr}, 0, 0});
-    } else if (find_place(index, place)) {
-      inputs.push_back(moving(place));
+    } else if (find(index, moving)) {
+      inputs.push_back(describe(moving));
     } else {
-      return false;
+      return "a program reads a view as another dtype";
     }
   }
   for (int32_t k = 0; k < fourfold_program_outputs(step.program.program); ++k) {
-    if (!places_[first + static_cast<size_t>(k)].tensor.defined()) return false;
-    outputs.push_back(places_[first + static_cast<size_t>(k)]);
+    const MovingTensor& output = memory_[first + static_cast<size_t>(k)];
+    if (!output.tensor.defined()) return "a program has a result that is no tensor";
+    outputs.push_back(output);
   }
   add_stage(fourfold_stage_program, std::move(inputs), outputs);
   stages_.back().program = step.program.program;
-  return true;
+  stages_.back().name = step.program.name;
+  return {};
 }
 
-bool LoopStages::add(const OperatorStep& step, size_t first, size_t end) {
+Obstacle LoopStages::add(const OperatorStep& step, size_t first, size_t end) {
   const bool is_view = std::all_of(roots_.begin() + static_cast<int64_t>(first), roots_.begin() + static_cast<int64_t>(end),
                                    [first](size_t root) { return root < first; });
-  if (is_view || without_stage_.count(first) > 0 || add_product(step, first)) return true;
-  if (added_.count(first) > 0) return false;
-  const std::string& name = step.handle.operator_name().name;
+  if (is_view || without_stage_.count(first) > 0 || add_product(step, first)) return {};
+  if (added_.count(first) > 0) return name_of(step) + " can't be computed together with the product that it adds";
   const std::vector<size_t> read = read_by(step);
-  Place from;
-  if (name == "aten::clone" && read.size() == 1 && find_place(read[0], from) && !from.tensor.is_complex()) {
-    add_stage(fourfold_stage_copy, {moving(from)}, {places_[first]});
-    return true;
+  MovingTensor from;
+  if (name_of(step) == "clone" && read.size() == 1 && find(read[0], from) && !from.tensor.is_complex()) {
+    add_stage(fourfold_stage_copy, {describe(from)}, {memory_[first]});
+    return {};
   }
-  const bool have_places = std::all_of(read.begin(), read.end(), [&](size_t index) {
+  const bool have_memory = std::all_of(read.begin(), read.end(), [&](size_t index) {
     const c10::IValue& value = recorded_[index];
-    return is_defined(value) ? find_place(index, from) : !value.isTensorList();
+    return is_defined(value) ? find(index, from) : !value.isTensorList();
   });
-  if (!have_places) return false;
+  if (!have_memory) return name_of(step) + " reads a list, or a view as another dtype";
   calls_.push_back({&step, first, read, this});
   add_stage(fourfold_stage_function, {}, {});
-  stages_.back().function = call;
+  stages_.back().function = run_operator;
   stages_.back().context = &calls_.back();
-  return true;
+  return {};
 }
 
-void LoopStages::add_stage(int32_t kind, std::vector<fourfold_moving_tensor> inputs, const std::vector<Place>& outputs) {
+void LoopStages::add_stage(int32_t kind, std::vector<fourfold_moving_tensor> inputs, const std::vector<MovingTensor>& outputs) {
   fourfold_stage made{};
   made.kind = kind;
   made.together = 1;
   made.inputs = static_cast<int32_t>(inputs.size());
   made.outputs = static_cast<int32_t>(outputs.size());
   tensors_.push_back(std::move(inputs));
-  for (const Place& place : outputs) tensors_.back().push_back(moving(place));
+  for (const MovingTensor& output : outputs) tensors_.back().push_back(describe(output));
   made.tensors = tensors_.back().data();
   stages_.push_back(made);
 }
 
-fourfold_moving_tensor LoopStages::moving(Place place) {
-  held_.push_back(std::move(place.tensor));  // the description points to its sizes
-  return {described(held_.back()), place.stride, place.period};
+fourfold_moving_tensor LoopStages::describe(MovingTensor moving) {
+  held_.push_back(std::move(moving.tensor));  // the description points to its sizes
+  return {described(held_.back()), moving.stride, moving.period};
 }
 
-void LoopStages::call(void* context, int64_t step) {
-  const Call& made = *static_cast<const Call*>(context);
-  const LoopStages& stages = *made.stages;
+void LoopStages::run_operator(void* context, int64_t step) {
+  const OperatorCall& call = *static_cast<const OperatorCall*>(context);
+  const LoopStages& stages = *call.stages;
   Values values = stages.recorded_;
-  values.resize(made.first);
-  const auto now = [step](const Place& place) {
-    return place.stride == 0 ? place.tensor
-                             : shifted(place, (place.period != 0 ? step % place.period : step) * place.stride).tensor;
+  values.resize(call.first);
+  const auto now = [step](const MovingTensor& moving) {
+    return moving.stride == 0 ? moving.tensor
+                              : shifted(moving, (moving.period != 0 ? step % moving.period : step) * moving.stride).tensor;
   };
-  for (const size_t index : made.inputs) {
-    Place place;
-    if (stages.find_place(index, place)) values[index] = now(place);
+  for (const size_t index : call.inputs) {
+    MovingTensor moving;
+    if (stages.find(index, moving)) values[index] = now(moving);
   }
-  made.step->run(values);
-  for (size_t k = made.first; k < values.size(); ++k) {
-    if (stages.roots_[k] == k && is_defined(values[k])) now(stages.places_[k]).copy_(values[k].toTensor());
+  call.step->run(values);
+  for (size_t k = call.first; k < values.size(); ++k) {
+    if (stages.roots_[k] == k && is_defined(values[k])) now(stages.memory_[k]).copy_(values[k].toTensor());
   }
+}
+
+std::vector<std::pair<int64_t, std::string>> LoopStages::texts() const {
+  std::vector<std::pair<int64_t, std::string>> texts;
+  for (size_t k = 0; k < stages_.size() - copies_.size(); ++k) {
+    const auto* const operation = std::get_if<OperatorStep>(&loop_.body->steps[static_cast<size_t>(steps_of_[k])].call);
+    texts.emplace_back(steps_of_[k], operation == nullptr ? "" : text_of(k, *operation));
+  }
+  if (!copies_.empty()) {
+    texts.emplace_back(-1, std::to_string(copies_.size()) + (copies_.size() == 1 ? " result copied" : " results copied"));
+  }
+  return texts;
+}
+
+std::string LoopStages::text_of(size_t k, const OperatorStep& step) const {
+  const fourfold_stage& stage = stages_[k];
+  const std::string name = name_of(step);
+  if (stage.kind == fourfold_stage_copy) return "a copy";
+  if (stage.kind == fourfold_stage_function) return name + " by PyTorch";
+  if (stage.inputs > 3) {
+    const size_t start = factors_at(static_cast<size_t>(steps_of_[k]))->start;
+    const auto added = static_cast<size_t>(std::find(firsts_.begin(), firsts_.end(), start) - firsts_.begin());
+    return name + " and " + name_of(std::get<OperatorStep>(loop_.body->steps[added].call)) +
+           " in one pass with matrices packed once";
+  }
+  if (stage.together >= call_.steps) return name + " for all steps at once";
+  const std::string several = ", for " + std::to_string(stage.together) + " steps at once";
+  return name + " with a matrix packed once" + (stage.together > 1 ? several : "");
 }
 
 }  // namespace fourfold::graph

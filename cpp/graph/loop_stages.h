@@ -10,6 +10,8 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "loop_step.h"
@@ -19,8 +21,8 @@ namespace fourfold::graph {
 struct OperatorStep;
 struct ProgramStep;
 
-// Where a value is stored in the first step, and how that moves from step to step.
-struct Place {
+// A value's memory in the first step, and how that moves from step to step.
+struct MovingTensor {
   at::Tensor tensor;
   int64_t stride = 0;  // in elements, from one step to the next
   int64_t period = 0;  // the number of steps after which memory is reused, or 0
@@ -38,50 +40,60 @@ struct Factors {
 class LoopStages {
  public:
   // recorded: all values of a step before `begin`. firsts: for each of the body's steps, the index of its first result.
-  LoopStages(const LoopStep& loop, const LoopRun& run, Values recorded, const std::vector<size_t>& firsts)
-      : loop_(loop), run_(run), recorded_(std::move(recorded)), firsts_(firsts) {}
+  LoopStages(const LoopStep& loop, const LoopCall& call, Values recorded, const std::vector<size_t>& firsts)
+      : loop_(loop), call_(call), recorded_(std::move(recorded)), firsts_(firsts) {}
 
-  // Runs the steps from `begin` on, at least 1. `results` are those of the previous step, and become those of the last
-  // one. False if a step isn't supported as a stage; nothing was run then.
-  bool run(int64_t begin, Values& results);
+  // Makes the stages of the steps from `begin` on, at least 1. results: those of the step before.
+  Obstacle prepare(int64_t begin, const Values& results);
+  // After prepare(): what only the backend knows to be impossible.
+  Obstacle check() const { return run_steps(0); }
+  // After prepare(). `results` become those of the last step.
+  Obstacle run(Values& results);
+  // The stages in words: LoopPlan::stage_texts.
+  std::vector<std::pair<int64_t, std::string>> texts() const;
 
  private:
   // A stage that calls an operator of torch, with tensors in the values' memory.
-  struct Call {
+  struct OperatorCall {
     const OperatorStep* step;
     size_t first;                // the index of its first result
     std::vector<size_t> inputs;  // the values that it reads
     LoopStages* stages;
   };
 
-  bool find_roots();
-  bool has_root_of(const OperatorStep& step, size_t first, size_t end);
+  Obstacle run_steps(int64_t steps) const;
+  Obstacle find_roots();
+  Obstacle find_roots_of(const OperatorStep& step, size_t first, size_t end);
   void find_products_of_input();
   void find_added_products();
-  void compute_small_products();
   // Empty if the body's step isn't a product.
   std::optional<Factors> factors_at(size_t step) const;
   size_t reads_of(size_t value) const;
-  bool give_homes(int64_t begin, const Values& results);
-  bool give_home(size_t value, const Place& place);
-  bool add_stages();
-  bool add(const ProgramStep& step, size_t first);
-  bool add(const OperatorStep& step, size_t first, size_t end);
+  Obstacle allocate(const Values& results);
+  void allocate_states(const Values& results);
+  // New memory, or that of a given tensor.
+  MovingTensor memory_of(size_t value) const;
+  // False if the value can't be computed there: it is an input, a view, has memory already, or has other strides.
+  bool compute_in(size_t value, const MovingTensor& memory);
+  Obstacle add_stages();
+  Obstacle add(const ProgramStep& step, size_t first);
+  Obstacle add(const OperatorStep& step, size_t first, size_t end);
   bool add_product(const OperatorStep& step, size_t first);
   bool add_factors(const Factors& factors, std::vector<fourfold_moving_tensor>& inputs);
-  void add_stage(int32_t kind, std::vector<fourfold_moving_tensor> inputs, const std::vector<Place>& outputs);
-  fourfold_moving_tensor moving(Place place);
-  // False if the value has no place.
-  bool find_place(size_t value, Place& found) const;
-  bool is_given(size_t value) const { return value < loop_.feeds.size() + run_.sequences.size() + run_.invariants.size(); }
+  void add_stage(int32_t kind, std::vector<fourfold_moving_tensor> inputs, const std::vector<MovingTensor>& outputs);
+  fourfold_moving_tensor describe(MovingTensor moving);
+  // False if the value has no memory of its own type.
+  bool find(size_t value, MovingTensor& found) const;
+  bool is_given(size_t value) const { return value < loop_.feeds.size() + call_.series.size() + call_.invariants.size(); }
   // Whether every step reads the same value.
   bool is_invariant(size_t value) const;
   // Whether it is an element of a series, or a view of one: different in each step, and known before the loop.
   bool is_of_sequence(size_t value) const;
-  static void call(void* context, int64_t step);
+  static void run_operator(void* context, int64_t step);
+  std::string text_of(size_t stage, const OperatorStep& step) const;
 
   const LoopStep& loop_;
-  const LoopRun& run_;
+  const LoopCall& call_;
   const Values recorded_;
   const std::vector<size_t>& firsts_;
   std::vector<size_t> roots_;   // for each value, the value that it is a view of, or itself
@@ -91,16 +103,17 @@ class LoopStages {
   };
   std::map<size_t, OfInput> of_input_;  // products of the input with an invariant matrix
   std::map<size_t, Factors> added_;     // by product: the product of the input that it adds, fused into its stage
-  std::map<size_t, at::Tensor> wholes_;  // products computed for all steps before the loop
   std::set<size_t> without_stage_;
-  std::vector<Place> places_;   // of roots
-  std::vector<Place> states_;   // for each new state, where the next step reads it
-  std::vector<std::pair<size_t, Place>> copies_;  // results that can't be computed in place, and their destinations
+  int64_t begin_ = 0;                    // the number of steps before the stages'
+  std::vector<MovingTensor> memory_;     // of roots
+  std::vector<MovingTensor> states_;     // for each new state, where the next step reads it
+  std::vector<std::pair<size_t, MovingTensor>> copies_;  // results that can't be computed in place, and their destinations
   std::vector<fourfold_stage> stages_;
+  std::vector<int64_t> steps_of_;  // for each stage, the body's step, or -1 for a result's copy
   std::deque<std::vector<fourfold_moving_tensor>> tensors_;  // of the stages
   std::vector<at::Tensor> held_;                             // the tensors that the stages point to
   std::deque<int64_t> numbers_;
-  std::deque<Call> calls_;
+  std::deque<OperatorCall> calls_;
 };
 
 }  // namespace fourfold::graph

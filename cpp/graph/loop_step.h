@@ -4,8 +4,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-#include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "values.h"
@@ -14,19 +15,27 @@ namespace fourfold::graph {
 
 struct CompiledGraph;
 
-// The tensors of a running loop.
-struct LoopRun {
+// Why a loop can't run in one of the ways; empty if it can.
+using Obstacle = std::string;
+
+// The tensors of a call.
+struct LoopCall {
   int64_t steps;
-  const std::vector<at::Tensor>& sequences;
-  const Values& values;
-  const std::vector<size_t>& invariants;
-  const std::vector<at::Tensor>& rows;  // the results that are kept for all steps
+  Values states;  // initial ones, of those that the body reads
+  std::vector<at::Tensor> series;
+  Values invariants;
+  std::vector<at::Tensor> rows;  // the results that are kept for all steps
+};
+
+// How the steps after the first one would run.
+struct LoopPlan {
+  Obstacle nest;
+  std::string layout;  // that the nest is compiled for
+  Obstacle stages;
+  std::vector<std::pair<int64_t, std::string>> stage_texts;  // each with its step of the body, or -1; programs have none
 };
 
 struct LoopStep {
-  // Called with the inputs if they include tensor subclasses or non-strided tensors; if empty, the body runs by
-  // operators.
-  std::function<Values(const Values&)> by_operators;
   // Inputs: the states, one element of each series, the invariants. Results: the new states, then per-step results.
   std::shared_ptr<const CompiledGraph> body;
   std::vector<size_t> feeds;  // for each state that the body reads, the index of the new state that replaces it
@@ -37,15 +46,20 @@ struct LoopStep {
 
   // Appends, for each state, its last value or all values (steps + 1, ...), then the per-step results (steps, ...).
   void run(Values& values) const;
+  // Plans a call without computing its steps. given: the inputs. recorded, firsts: as of CompiledGraph::record() for
+  // the first step, None where a size depends on data; only the tensors' layouts matter. Both are unused if the body has
+  // no plan.
+  LoopPlan plan(const Values& given, Values recorded, const std::vector<size_t>& firsts) const;
 
  private:
-  // Writes one step's results into the rows of those that are kept for all steps, which the first call allocates.
-  void keep_results(const Values& results, int64_t steps, int64_t step, std::vector<at::Tensor>& rows) const;
-  // Runs the steps from `begin` on in one loop nest; false if the body isn't a single program, or has no nest.
-  // `results` are those of the previous step, and become those of the last one.
-  bool run_nest(const LoopRun& running, int64_t begin, Values& results) const;
-  // Step by step, on any device.
-  Values run_by_operators(const Values& given) const;
+  LoopCall call_of(const Values& given) const;
+  // Runs all steps after the first one at once, if possible. `results` are those of the first step, and become those of
+  // the last one.
+  bool run_at_once(const LoopCall& call, const Obstacle& no_stages, Values recorded, const std::vector<size_t>& firsts,
+                   Values& results) const;
+  Obstacle obstacle_to_stages(const LoopCall& call) const;
+  // To a nest and to stages.
+  Obstacle obstacle_to_plan() const;
 };
 
 }  // namespace fourfold::graph

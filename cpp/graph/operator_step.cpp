@@ -34,6 +34,11 @@ std::vector<size_t> read_by(const OperatorStep& step) {
   return found;
 }
 
+std::string name_of(const OperatorStep& step) {
+  const std::string& name = step.handle.operator_name().name;
+  return name.rfind("aten::", 0) == 0 ? name.substr(6) : name;
+}
+
 c10::IValue OperatorArgument::value(const Values& values) const {
   if (index >= 0 && wraps) return at::native::wrapped_scalar_tensor(values[static_cast<size_t>(index)].toScalar());
   if (index >= 0) return values[static_cast<size_t>(index)];

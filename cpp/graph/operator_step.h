@@ -5,6 +5,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 
+#include <string>
 #include <vector>
 
 #include "values.h"
@@ -37,6 +38,9 @@ struct OperatorStep {
 
 // The indices of the values that it reads.
 std::vector<size_t> read_by(const OperatorStep& step);
+
+// The operator's name without aten's namespace.
+std::string name_of(const OperatorStep& step);
 
 // The element type of a list type; SymInt becomes int, because values aren't symbolic here.
 c10::TypePtr element_of(const c10::TypePtr& type);

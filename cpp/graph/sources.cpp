@@ -1,7 +1,9 @@
 // All sources of this directory in one translation unit, because torch's headers take longer to compile than the
 // sources. It is compiled for each torch version: `_torch_<version>` and C++ programs include model/sources.cpp.
 #include "graph.cpp"
+#include "loop_nest.cpp"
 #include "loop_products.cpp"
+#include "loop_results.cpp"
 #include "loop_stages.cpp"
 #include "loop_step.cpp"
 #include "memory.cpp"

@@ -321,7 +321,7 @@ Reader::Call Reader::concatenation_step_of(const Json& given, Scope& scope) {
 
 Reader::Call Reader::loop_step_of(const Json& given, Scope& scope) {
   const Json& described = given.at("loop", "a step");
-  LoopStep step{{}, nullptr, {}, {}, 0, described.at("reverse", "a loop").as_bool("reverse"), inputs_of(given, scope)};
+  LoopStep step{nullptr, {}, {}, 0, described.at("reverse", "a loop").as_bool("reverse"), inputs_of(given, scope)};
   for (const Json& trail : described.at("trails", "a loop").as_list("trails")) step.trails.push_back(trail.as_bool("a trail"));
   for (const Json& feed : described.at("feeds", "a loop").as_list("feeds")) {
     step.feeds.push_back(feed.as_index("a feed", step.trails.size()));

@@ -32,6 +32,8 @@ class PreparedCall {
   virtual const std::string& layout() const = 0;
 };
 
+inline constexpr const char* no_elements = "its tensors have no elements";
+
 // A program compiled by a backend.
 class Executable {
  public:
@@ -40,16 +42,12 @@ class Executable {
   // sizes: of the axes. The tensors' data pointers are ignored. The executable must outlive the result.
   virtual std::unique_ptr<const PreparedCall> prepare(
       const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs) const = 0;
-  // Runs a loop's steps in one nest, see fourfold_program_run_steps(). False if there is no compiled nest (yet).
-  virtual bool run_steps(
-      const std::vector<int64_t>& /*sizes*/, const Tensor* /*inputs*/, const Tensor* /*outputs*/, const fourfold_steps& /*steps*/) const {
-    return false;
-  }
-  // The layout that this nest is compiled for; empty if no nest can run the steps.
-  virtual std::string layout_of_steps(
-      const std::vector<int64_t>& /*sizes*/, const Tensor* /*inputs*/, const Tensor* /*outputs*/, const fourfold_steps& /*steps*/) const {
-    return {};
-  }
+  // Runs a loop's steps in one nest, see fourfold_program_run_steps(). Returns why there is no nest; empty if it ran.
+  virtual std::string run_steps(const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs,
+                                const fourfold_steps& steps) const = 0;
+  // The layout that this nest is compiled for; empty if the tensors have no elements.
+  virtual std::string layout_of_steps(const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs,
+                                      const fourfold_steps& steps) const = 0;
   // Sets the generator for later calls.
   virtual void use(Generator) {}
 };

@@ -7,12 +7,8 @@
 namespace fourfold::program {
 namespace {
 
-// nest/grid in Python has the same numbers.
-constexpr int64_t threads = 256;       // in a block, unless rows need more
-constexpr int64_t neighbours = 32;     // threads that exchange values without shared memory (a warp)
-constexpr int64_t parts_of_rows = 8;   // groups of threads that share a block's chunk of rows in sums over rows
+constexpr int64_t threads = grid::threads, neighbours = grid::neighbours, parts_of_rows = grid::parts_of_rows;
 constexpr int64_t vector_bytes = 16;
-
 constexpr int64_t most_blocks = 1 << 13;  // a kernel with more tiles loops over them
 constexpr int64_t most_registers = 128;   // limit for the vectors of a row that a thread holds
 constexpr int64_t rows_in_flight = 4;     // of a group of threads, in kernels that also sum columns
@@ -24,9 +20,7 @@ constexpr int64_t few_blocks = 64;
 constexpr int64_t fewest_rounds = 8;
 constexpr int64_t wanted_blocks = 256;
 constexpr int64_t lanes_of_long = 2;      // of programs of elements with more than 64 values
-constexpr int64_t threads_of_rows = 128;  // of a block of rows that a warp or less computes
 constexpr int64_t fewest_side_by_side = 16;
-constexpr int64_t bytes_of_part = 8;
 
 int64_t divided(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -171,7 +165,7 @@ void GridLayout::share_rows() {
     group_ = std::clamp(power_of_two(divided(vectors, most)), threads, most_long_group);
   }
   each_ = divided(vectors, group_) <= most ? divided(vectors, group_) : 0;
-  const int64_t of_block = group_ > neighbours ? threads : threads_of_rows;
+  const int64_t of_block = group_ > neighbours ? threads : grid::threads_of_rows;
   const int64_t rows_of_block = has_row_per_lane ? neighbours : std::max<int64_t>(1, of_block / group_);
   const int64_t groups = divided(axes_.rows, rows_of_block);
   if (sums > 0) {
@@ -181,7 +175,7 @@ void GridLayout::share_rows() {
       if (program_.values.size() > 48 || groups < blocks_ * copies_) copies_ = 1;
     }
     chunks_ = blocks_ * rows_of_block;
-    scratch_bytes_ = sums * chunks_ * axes_.columns * bytes_of_part;
+    scratch_bytes_ = sums * chunks_ * axes_.columns * grid::bytes_of_part;
     return;
   }
   blocks_ = std::min(most_blocks, groups);
@@ -195,7 +189,7 @@ void GridLayout::share_rows() {
   chunks_ = divided(vectors, chunk_);
   const int64_t row_groups = divided(axes_.rows, has_row_per_lane ? neighbours : 1);
   blocks_ = row_groups * chunks_;
-  scratch_bytes_ = count_reductions(program_) * axes_.rows * chunks_ * bytes_of_part;
+  scratch_bytes_ = count_reductions(program_) * axes_.rows * chunks_ * grid::bytes_of_part;
 }
 
 void GridLayout::share_columns() {
@@ -207,7 +201,7 @@ void GridLayout::share_columns() {
   chunks_ = std::max<int64_t>(1, divided(axes_.rows, chunk_));
   is_split_ = chunks_ > 1;
   blocks_ = groups * chunks_;
-  if (is_split_) scratch_bytes_ = count_column_sums(program_) * chunks_ * axes_.columns * bytes_of_part;
+  if (is_split_) scratch_bytes_ = count_column_sums(program_) * chunks_ * axes_.columns * grid::bytes_of_part;
 }
 
 // Indices have 64 bits if an offset, or the loop over tiles, may exceed 32 bits.

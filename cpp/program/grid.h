@@ -14,6 +14,15 @@
 
 namespace fourfold::program {
 
+// Numbers that the kernels know too: nest/grid reads them from `_C`.
+namespace grid {
+inline constexpr int64_t threads = 256;          // in a block, unless rows need more
+inline constexpr int64_t threads_of_rows = 128;  // of a block of rows that a warp or less computes
+inline constexpr int64_t neighbours = 32;        // threads that exchange values without shared memory (a warp)
+inline constexpr int64_t parts_of_rows = 8;      // groups of threads that share a block's chunk of rows in sums over rows
+inline constexpr int64_t bytes_of_part = 8;      // of a sum that one kernel passes to the next
+}  // namespace grid
+
 // How threads split the work: by elements; by rows, with a row's threads along its columns; by rows that are adjacent
 // in memory (side); or by columns, which are summed over the rows.
 enum class GridSplit { elements, rows, side, columns };

@@ -45,13 +45,15 @@ class GridExecutable final : public Executable {
 
   std::unique_ptr<const PreparedCall> prepare(
       const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs) const override;
-  bool run_steps(const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs,
-                 const fourfold_steps& steps) const override {
+  std::string run_steps(const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs,
+                        const fourfold_steps& steps) const override {
     const GridLayout layout(program_, sizes, inputs, outputs, are_aligned(inputs, outputs), &steps);
+    if (layout.is_empty()) return no_elements;
     const Kernels* const kernels = find(layout.text());
-    if (layout.is_empty() || kernels == nullptr || kernels->loaded == nullptr) return false;
+    if (kernels == nullptr) return "no run-time compiler is available";
+    if (kernels->loaded == nullptr) return "there are no kernels: " + kernels->reason;
     run(layout, *kernels, inputs, outputs);
-    return true;
+    return {};
   }
 
   std::string layout_of_steps(const std::vector<int64_t>& sizes, const Tensor* inputs, const Tensor* outputs,

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -195,8 +194,14 @@ struct FirstStep {
   std::vector<Tensor> inputs, outputs;
 };
 
-// Empty if no nest supports these tensors.
-std::optional<FirstStep> first_step_of(const fourfold_program& made, const Given& given) {
+// Returns 2 with the reason if no nest supports these tensors.
+int32_t refused(const std::string& obstacle) {
+  reason = obstacle;
+  return 2;
+}
+
+// obstacle: why no nest supports these tensors; empty if one may.
+FirstStep first_step_of(const fourfold_program& made, const Given& given, std::string& obstacle) {
   FirstStep step;
   for (int32_t k = 0; k < given.count; ++k) {
     const fourfold_tensor& input = given.inputs[k];
@@ -206,7 +211,10 @@ std::optional<FirstStep> first_step_of(const fourfold_program& made, const Given
   for (size_t k = 0; k < made.program.outputs.size(); ++k) {
     const Output& output = made.program.outputs[k];
     const fourfold_tensor& tensor = given.outputs[k];
-    if (output.join >= 0 || !fits(tensor, output, shape_of(output, step.sizes))) return std::nullopt;
+    if (output.join >= 0) obstacle = "a result of its program is a concatenation";
+    if (output.level == Level::column) obstacle = "its program sums over rows";
+    if (obstacle.empty() && !fits(tensor, output, shape_of(output, step.sizes))) obstacle = "a result has another size";
+    if (!obstacle.empty()) return step;
     step.outputs.push_back({tensor.data, output.kind, tensor.dim, tensor.sizes, tensor.strides, tensor.base});
   }
   return step;
@@ -236,10 +244,15 @@ class PreparedLayout final : public Prepared {
 }  // namespace
 
 std::unique_ptr<const Prepared> prepare(
-    const fourfold_program& program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs) {
+    const fourfold_program& program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
+    std::string& obstacle) {
   auto layout = layout_of(program, {inputs, count, outputs});
   const bool are_given = std::all_of(layout->is_given.begin(), layout->is_given.end(), [](bool is) { return is; });
-  return are_given ? std::make_unique<PreparedLayout>(program, std::move(layout)) : nullptr;
+  if (are_given) return std::make_unique<PreparedLayout>(program, std::move(layout));
+  const auto& all = program.program.outputs;
+  const bool sums = std::any_of(all.begin(), all.end(), [](const Output& output) { return output.level == Level::column; });
+  obstacle = sums ? "sums over rows" : "has a result of another size";
+  return nullptr;
 }
 
 const Backend& backend_of(int32_t device_type) {
@@ -313,9 +326,12 @@ int32_t fourfold_program_run(
 int32_t fourfold_program_run_steps(
     const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
     const fourfold_steps* steps) try {
-  const auto first = first_step_of(*program, {inputs, count, outputs});
-  if (!first.has_value()) return 2;
-  return program->executable->run_steps(first->sizes, first->inputs.data(), first->outputs.data(), *steps) ? 0 : 2;
+  std::string obstacle;
+  const FirstStep first = first_step_of(*program, {inputs, count, outputs}, obstacle);
+  if (obstacle.empty()) {
+    obstacle = program->executable->run_steps(first.sizes, first.inputs.data(), first.outputs.data(), *steps);
+  }
+  return obstacle.empty() ? 0 : refused(obstacle);
 } catch (const std::exception& error) {
   reason = error.what();
   return 1;
@@ -334,11 +350,12 @@ int32_t fourfold_program_layout(
 int32_t fourfold_program_layout_of_steps(
     const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
     const fourfold_steps* steps, void* context, void (*take)(void* context, const char* layout)) try {
-  const auto first = first_step_of(*program, {inputs, count, outputs});
-  std::string layout;
-  if (first.has_value()) {
-    layout = program->executable->layout_of_steps(first->sizes, first->inputs.data(), first->outputs.data(), *steps);
-  }
+  std::string obstacle;
+  const FirstStep first = first_step_of(*program, {inputs, count, outputs}, obstacle);
+  if (!obstacle.empty()) return refused(obstacle);
+  const std::string layout =
+      program->executable->layout_of_steps(first.sizes, first.inputs.data(), first.outputs.data(), *steps);
+  if (layout.empty()) return refused(no_elements);
   take(context, layout.c_str());
   return 0;
 } catch (const std::exception& error) {

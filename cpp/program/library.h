@@ -4,6 +4,7 @@
 #include <fourfold/program.h>
 
 #include <memory>
+#include <string>
 
 #include "program/backend.h"
 
@@ -20,10 +21,11 @@ class Prepared {
   virtual void run_part(const fourfold_tensor* inputs, const fourfold_tensor* outputs, int64_t part, int64_t parts) const = 0;
 };
 
-// Null if an output can't be written into its given tensor. The program must outlive the result. Throws
-// std::invalid_argument for inputs that don't match the program.
+// Null if an output can't be written into its given tensor; obstacle is then the reason. The program must outlive the
+// result. Throws std::invalid_argument for inputs that don't match the program.
 std::unique_ptr<const Prepared> prepare(
-    const fourfold_program& program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs);
+    const fourfold_program& program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
+    std::string& obstacle);
 
 // The backend of a device type, by its number in torch. Throws std::invalid_argument if there is none.
 const Backend& backend_of(int32_t device_type);

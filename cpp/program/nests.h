@@ -114,10 +114,6 @@ FOURFOLD_EXPORT void fourfold_transpose_tile(
 FOURFOLD_EXPORT int32_t fourfold_program_layout(
     const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, void* context,
     void (*take)(void* context, const char* layout));
-// Likewise for a loop's steps, see fourfold_program_run_steps(); the layout is empty if no nest can run them.
-FOURFOLD_EXPORT int32_t fourfold_program_layout_of_steps(
-    const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
-    const fourfold_steps* steps, void* context, void (*take)(void* context, const char* layout));
 
 // Starts (1) or stops (0) collecting requests, depending on whether a compiler serves them.
 FOURFOLD_EXPORT void fourfold_nests_serve(int32_t served);

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <exception>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "program/library.h"
@@ -32,6 +34,8 @@ class Stage {
   virtual ~Stage() = default;
 
   const Now& first() const { return first_; }
+  // Why the backend can't run it; empty if it can.
+  const std::string& obstacle() const { return obstacle_; }
   // Moves `now`, of any step, to this step.
   void move(Now& now, int64_t step) const {
     for (size_t k = 0; k < moving_.size(); ++k) {
@@ -50,6 +54,7 @@ class Stage {
   size_t inputs() const { return inputs_; }
   const fourfold_moving_tensor& moving(size_t k) const { return moving_[k]; }
   int64_t bytes(size_t k) const { return bytes_[k]; }
+  void refuse(std::string obstacle) { obstacle_ = std::move(obstacle); }
   static Tensor tensor(const fourfold_tensor& now) {
     return {now.data, kind_of(now.dtype), now.dim, now.sizes, now.strides};
   }
@@ -59,14 +64,17 @@ class Stage {
   std::vector<fourfold_moving_tensor> moving_;
   std::vector<int64_t> bytes_;
   Now first_;
+  std::string obstacle_;
 };
 
 class ProgramStage final : public Stage {
  public:
-  explicit ProgramStage(const fourfold_stage& given)
-      : Stage(given), prepared_(prepare(*given.program, first().data(), given.inputs, outputs_of(first()))) {}
+  explicit ProgramStage(const fourfold_stage& given) : Stage(given) {
+    std::string obstacle;
+    prepared_ = prepare(*given.program, first().data(), given.inputs, outputs_of(first()), obstacle);
+    if (prepared_ == nullptr) refuse((given.name == nullptr ? "a program" : given.name) + (" " + obstacle));
+  }
 
-  bool exists() const { return prepared_ != nullptr; }
   int64_t parts() const override { return prepared_->parts(); }
 
   void run(const Now& now, int64_t, int64_t part, int64_t parts) const override {
@@ -75,7 +83,7 @@ class ProgramStage final : public Stage {
   }
 
  private:
-  const std::unique_ptr<const Prepared> prepared_;
+  std::unique_ptr<const Prepared> prepared_;
 };
 
 // Computes the products of several independent steps at once: more rows each time the matrix is read. Inputs: a and b
@@ -89,10 +97,10 @@ class ProductStage final : public Stage {
     if (backend.product_with != nullptr) product_ = backend.product_with(matrices.data(), products_, rows());
     const Tensor start = start_of(first());
     const Factors a = factors_of(first());
-    if (exists() && !product_->takes(a.data(), has_start_ ? &start : nullptr, tensor(*outputs_of(first())))) product_ = nullptr;
+    const bool runs = product_ != nullptr && product_->takes(a.data(), has_start_ ? &start : nullptr, tensor(*outputs_of(first())));
+    if (!runs) refuse("a product has a dtype or a memory layout that packed products don't support");
   }
 
-  bool exists() const { return product_ != nullptr; }
   int64_t parts() const override { return product_->parts(rows()); }
   bool runs_in(int64_t step) const override { return step % together_ == 0; }
 
@@ -159,9 +167,11 @@ class CopyStage final : public Stage {
  public:
   explicit CopyStage(const fourfold_stage& given) : Stage(given) {
     const fourfold_tensor &from = first()[0], &to = first()[1];
-    exists_ = from.dim == to.dim && from.dtype == to.dtype;
-    for (int32_t d = 0; exists_ && d < from.dim; ++d) exists_ = from.sizes[d] == to.sizes[d];
-    if (!exists_) return;
+    const bool is_same = from.dim == to.dim && from.dtype == to.dtype && std::equal(from.sizes, from.sizes + from.dim, to.sizes);
+    if (!is_same) {
+      refuse("a copy's tensors differ in dtype or size");
+      return;
+    }
     row_axes_ = from.dim;
     while (row_axes_ > 0) {
       const int32_t d = row_axes_ - 1;
@@ -170,8 +180,6 @@ class CopyStage final : public Stage {
       --row_axes_;
     }
   }
-
-  bool exists() const { return exists_; }
 
   void run(const Now& now, int64_t, int64_t, int64_t) const override {
     copy(now, 0, static_cast<const char*>(now[0].data), static_cast<char*>(now[1].data));
@@ -188,7 +196,6 @@ class CopyStage final : public Stage {
     }
   }
 
-  bool exists_;
   int32_t row_axes_ = 0;
   int64_t row_ = 1;
 };
@@ -204,43 +211,30 @@ class FunctionStage final : public Stage {
   void* context_;
 };
 
-template <typename Made, typename... Arguments>
-std::unique_ptr<Stage> stage_if_any(const Arguments&... arguments) {
-  auto made = std::make_unique<Made>(arguments...);
-  return made->exists() ? std::move(made) : nullptr;
-}
-
 std::unique_ptr<Stage> stage_of(const fourfold_stage& given, int64_t steps, const Backend& backend) {
   switch (given.kind) {
-    case fourfold_stage_program: return stage_if_any<ProgramStage>(given);
-    case fourfold_stage_product: return stage_if_any<ProductStage>(given, steps, backend);
-    case fourfold_stage_copy: return stage_if_any<CopyStage>(given);
+    case fourfold_stage_program: return std::make_unique<ProgramStage>(given);
+    case fourfold_stage_product: return std::make_unique<ProductStage>(given, steps, backend);
+    case fourfold_stage_copy: return std::make_unique<CopyStage>(given);
     default: return std::make_unique<FunctionStage>(given);
   }
 }
 
 using Stages = std::vector<std::unique_ptr<Stage>>;
 
-std::vector<Stage::Now> tensors_of(const Stages& stages) {
-  std::vector<Stage::Now> tensors;
-  for (const auto& stage : stages) tensors.push_back(stage->first());
-  return tensors;
-}
-
-void run_alone(const Stages& stages, int64_t steps) {
-  std::vector<Stage::Now> now = tensors_of(stages);
-  for (int64_t step = 0; step < steps; ++step) {
-    for (size_t k = 0; k < stages.size(); ++k) {
-      if (!stages[k]->runs_in(step)) continue;
-      stages[k]->move(now[k], step);
-      stages[k]->run(now[k], step, 0, 1);
-    }
-  }
-}
+// One thread alone. A stage may use others itself.
+class OnlyMember final : public Member {
+ public:
+  int64_t begin() const override { return 0; }
+  int64_t end() const override { return 1; }
+  int64_t shares() const override { return 1; }
+  void wait() override {}
+};
 
 // parts: the maximum for each stage. The first member runs stages with one part.
 void run_shares(const Stages& stages, const std::vector<int64_t>& parts, int64_t steps, Member& member) {
-  std::vector<Stage::Now> now = tensors_of(stages);
+  std::vector<Stage::Now> now;
+  for (const auto& stage : stages) now.push_back(stage->first());
   for (int64_t step = 0; step < steps; ++step) {
     for (size_t k = 0; k < stages.size(); ++k) {
       if (!stages[k]->runs_in(step)) continue;
@@ -252,12 +246,16 @@ void run_shares(const Stages& stages, const std::vector<int64_t>& parts, int64_t
   }
 }
 
+// Functions call torch, which has threads of its own.
 void run(const Stages& stages, bool has_functions, int64_t steps, const Backend& backend) {
   std::vector<int64_t> parts;
-  for (const auto& stage : stages) parts.push_back(stage->parts());
+  for (const auto& stage : stages) parts.push_back(std::max<int64_t>(stage->parts(), 1));
   const int64_t shares = *std::max_element(parts.begin(), parts.end());
-  if (shares <= 1 || has_functions || backend.together == nullptr) return run_alone(stages, steps);
-  backend.together(shares, [&](Member& member) { run_shares(stages, parts, steps, member); });
+  if (shares > 1 && !has_functions && backend.together != nullptr) {
+    return backend.together(shares, [&](Member& member) { run_shares(stages, parts, steps, member); });
+  }
+  OnlyMember alone;
+  run_shares(stages, parts, steps, alone);
 }
 
 }  // namespace
@@ -271,10 +269,13 @@ int32_t fourfold_stages_run(const fourfold_stage* stages, int32_t count, int64_t
   bool has_functions = false;
   for (int32_t k = 0; k < count; ++k) {
     made.push_back(stage_of(stages[k], steps, backend));
-    if (made.back() == nullptr) return 2;
+    if (!made.back()->obstacle().empty()) {
+      set_error(made.back()->obstacle().c_str());
+      return 2;
+    }
     has_functions = has_functions || stages[k].kind == fourfold_stage_function;
   }
-  if (count > 0) run(made, has_functions, steps, backend);
+  if (count > 0 && steps > 0) run(made, has_functions, steps, backend);
   return 0;
 } catch (const std::exception& error) {
   set_error(error.what());

@@ -41,6 +41,9 @@ def cpu_capability() -> str:
 def dtypes() -> list[tuple[str, str, str, int, int]]:
     """Each dtype of programs: (torch's name, name in programs, computed type, ScalarType, bytes)."""
 
+def grid_limits() -> dict[str, int]:
+    """Likewise for the kernels of grids of threads."""
+
 def nest_arguments() -> list[str]:
     """The first arguments of a nest's functions."""
 
@@ -77,36 +80,6 @@ def program_layout(
 ) -> str:
     """program_layout(text, device_type, device_index, [(ScalarType, sizes, strides, offset)]): the layout of such a
     call, for which its loop nest is compiled."""
-
-def program_layout_of_steps(
-    arg0: str,
-    arg1: SupportsInt | SupportsIndex,
-    arg2: SupportsInt | SupportsIndex,
-    arg3: Sequence[
-        tuple[
-            SupportsInt | SupportsIndex,
-            Sequence[SupportsInt | SupportsIndex],
-            Sequence[SupportsInt | SupportsIndex],
-            SupportsInt | SupportsIndex,
-        ]
-    ],
-    arg4: Sequence[
-        tuple[
-            SupportsInt | SupportsIndex,
-            Sequence[SupportsInt | SupportsIndex],
-            Sequence[SupportsInt | SupportsIndex],
-            SupportsInt | SupportsIndex,
-        ]
-    ],
-    arg5: SupportsInt | SupportsIndex,
-    arg6: Sequence[SupportsInt | SupportsIndex],
-    arg7: Sequence[SupportsInt | SupportsIndex],
-    arg8: Sequence[SupportsInt | SupportsIndex],
-    /,
-) -> str:
-    """program_layout_of_steps(text, device_type, device_index, inputs, outputs, count, feeds, input_strides,
-    output_strides): likewise for a loop's steps, with the strides in elements from step to step; empty if no nest
-    can run them."""
 
 def program_numbers(arg0: str, arg1: SupportsInt | SupportsIndex, arg2: SupportsInt | SupportsIndex, /) -> list[int]:
     """program_numbers(text, device_type, device_index): for each input its ScalarType if it is a number, -1 if it is

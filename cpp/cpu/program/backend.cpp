@@ -23,8 +23,8 @@ class Scheduled final : public program::Executable {
 
   std::unique_ptr<const program::PreparedCall> prepare(
       const std::vector<int64_t>& sizes, const program::Tensor* inputs, const program::Tensor* outputs) const override;
-  bool run_steps(const std::vector<int64_t>& sizes, const program::Tensor* inputs, const program::Tensor* outputs,
-                 const fourfold_steps& steps) const override;
+  std::string run_steps(const std::vector<int64_t>& sizes, const program::Tensor* inputs, const program::Tensor* outputs,
+                        const fourfold_steps& steps) const override;
   std::string layout_of_steps(const std::vector<int64_t>& sizes, const program::Tensor* inputs, const program::Tensor* outputs,
                               const fourfold_steps& steps) const override {
     const Loops loops(program_, schedule_, sizes, inputs, outputs, false, &steps);
@@ -116,14 +116,15 @@ std::unique_ptr<const program::PreparedCall> Scheduled::prepare(
   return std::make_unique<ScheduledCall>(*this, sizes, inputs, outputs);
 }
 
-bool Scheduled::run_steps(const std::vector<int64_t>& sizes, const program::Tensor* inputs, const program::Tensor* outputs,
-                          const fourfold_steps& steps) const {
-  if (generator() == Generator::interpreter) return false;
+std::string Scheduled::run_steps(const std::vector<int64_t>& sizes, const program::Tensor* inputs,
+                                 const program::Tensor* outputs, const fourfold_steps& steps) const {
+  if (generator() == Generator::interpreter) return "the generator is the interpreter";
   const Loops loops(program_, schedule_, sizes, inputs, outputs, false, &steps);
-  if (loops.rows() == 0 || loops.columns() == 0) return false;
-  const program::Nest* const nest = nests_.find(loops.layout(), generator(), loops.work()).nest;
-  if (nest != nullptr) loops.run(*nest, inputs, outputs);
-  return nest != nullptr;
+  if (loops.rows() == 0 || loops.columns() == 0) return program::no_elements;
+  const auto answer = nests_.find(loops.layout(), generator(), loops.work());
+  if (answer.nest == nullptr) return answer.is_final ? "there is no nest: " + answer.reason : "its nest is not compiled yet";
+  loops.run(*answer.nest, inputs, outputs);
+  return {};
 }
 
 class TeamMember final : public program::Member {

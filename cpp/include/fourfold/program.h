@@ -66,10 +66,15 @@ struct fourfold_steps {
 
 // Runs steps->count steps in one loop nest. inputs, outputs: the first step's tensors; the caller allocates the
 // outputs, which overlap no input. Returns 0; 1 if they don't fit the program, with the reason in
-// fourfold_program_error(); 2 if there is no compiled nest for them (yet): nothing has been computed then.
+// fourfold_program_error(); 2 if there is no compiled nest for them (yet), with the reason there too: nothing has been
+// computed then.
 FOURFOLD_EXPORT int32_t fourfold_program_run_steps(
     const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
     const fourfold_steps* steps);
+// Passes the layout that this nest is compiled for to `take`. Returns 0; 1 and 2 like fourfold_program_run_steps().
+FOURFOLD_EXPORT int32_t fourfold_program_layout_of_steps(
+    const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
+    const fourfold_steps* steps, void* context, void (*take)(void* context, const char* layout));
 
 // A tensor of a loop over steps. `tensor` is the first step's; step n's begins n * stride elements after it, or
 // (n % period) * stride with a period.
@@ -100,11 +105,13 @@ typedef struct fourfold_stage {
   const fourfold_program* program;
   void (*function)(void* context, int64_t step);  // may throw a std::exception
   void* context;
+  const char* name;  // of the program, for reasons why it can't run
 } fourfold_stage;
 
 // Runs the stages of `steps` steps, in order, on a device type given by its number in torch's DeviceType. The caller
 // allocates all tensors. Returns 0; 1 if the tensors don't fit, or a function throws, with the reason in
-// fourfold_program_error(); 2 if the backend can't run one of the stages: nothing has been computed then.
+// fourfold_program_error(); 2 if the backend can't run one of the stages, with the reason there too: nothing has been
+// computed then. With no steps it only checks that.
 FOURFOLD_EXPORT int32_t fourfold_stages_run(
     const fourfold_stage* stages, int32_t count, int64_t steps, int32_t device_type);
 

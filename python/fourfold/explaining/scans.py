@@ -18,7 +18,7 @@ from fourfold.compiler.nodes.fused import fused_nodes
 from fourfold.compiler.nodes.loop import Loop
 from fourfold.compiler.options import generator_of_environment
 from fourfold.compiler.pipeline.compiled import Compiled
-from fourfold.explaining import data, loops
+from fourfold.explaining import data, plans
 from fourfold.explaining.data import Kept, Operators, Program, ScanHalf, Tensors, grouped
 from fourfold.explaining.reading import (
     code_of,
@@ -251,31 +251,21 @@ def trails_of(half: Half) -> tuple[str, ...]:
 
 def loop_of(whole: Compiled, loop: Loop, call: LoopCall | None) -> data.Loop:
     """How the loop runs. call: None if sizes depend on data."""
-    reasons: dict[str, str] = {}
-    way = until = layout = ""
-    stages: list[str] = []
-    if reason := loops.obstacle(whole):
-        way, reasons["cpp"] = "python", reason
+    way, until, generator, plan = "steps", "", generator_of_environment(), plans.LoopPlan({})
+    if reason := plans.obstacle(whole):
+        way, plan = "python", plans.LoopPlan({"cpp": reason})
     elif call is None:
-        way, reasons = "steps", dict.fromkeys(("nest", "stages"), "sizes depend on data")
+        plan = plans.LoopPlan(dict.fromkeys(("nest", "stages"), "sizes depend on data"))
     else:
-        generator = generator_of_environment()
-        try:
-            layout, way = loops.layout_of_nest(call, generator), "nest"
-        except loops.NotPossible as reason:
-            reasons["nest"] = str(reason)
-        try:
-            stages, until = loops.stages_of(call), "stages"
-        except loops.NotPossible as reason:
-            reasons["stages"], until = str(reason), "steps"
-        if way != "nest":
-            way, until = until, ""
-        elif generator != "auto":
-            until = ""
+        plan = plans.plan_of(whole, call, generator)
+        without_nest = "steps" if "stages" in plan.reasons else "stages"
+        way = without_nest if "nest" in plan.reasons else "nest"
+        until = without_nest if way == "nest" and generator == "auto" else ""
+    layout = plan.layout if way == "nest" else ""
     programs = [in_loop(program_of(node), layout) for node in fused_nodes(loop.body.module.graph)]
     copied_parts, _, left = left_of(loop.body)
     outside = outside_of(left, copied_parts)
-    return data.Loop(way, until, tuple(stages), reasons, tuple(programs), outside, code_of(loop.body.module))
+    return data.Loop(way, until, plan.stages, plan.reasons, tuple(programs), outside, code_of(loop.body.module))
 
 
 def in_loop(program: Program, layout: str) -> Program:

@@ -16,19 +16,17 @@ from fourfold.compiler.nodes.fused import Fused
 from fourfold.compiler.nodes.loop import Loop
 
 DEPENDS_ON_DATA = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
-FEWEST_OF_STAGES = 4  # steps, as in cpp/graph/loop_step.cpp
 
 
 @dataclass(frozen=True)
 class LoopCall:
     """A loop in a call. given: its operands after the number of steps. body: the values of the first step, by node of
-    the body; results: the body's. rows: for each result its values of all steps, None if only the last one is kept."""
+    the body. rows: for each result its values of all steps, None if only the last one is kept."""
 
     loop: Loop
     steps: int
     given: Sequence[object]
     body: dict[Node, object]
-    results: Sequence[Tensor]
     rows: Sequence[Tensor | None]
 
 
@@ -61,7 +59,7 @@ class Shapes(Interpreter):
     def of_loop(self, loop: Loop, steps: int, given: Sequence[object]) -> tuple[Tensor, ...]:
         read = len(loop.feeds)
         series, invariants = given[read : read + loop.series], given[read + loop.series :]
-        states = [each.contiguous() if steps >= FEWEST_OF_STAGES else each for each in given[:read]]
+        states = [each.contiguous() for each in given[:read]]
         body = Shapes(loop.body.module)
         results = body.of_call([*states, *(each[0] for each in series), *invariants])
         rows: list[Tensor | None] = []
@@ -70,7 +68,7 @@ class Shapes(Interpreter):
             count = steps + is_state
             is_last = is_state and not loop.trails[k]
             rows.append(None if is_last else result.new_empty((count, *result.shape)))
-        self.loop = LoopCall(loop, steps, given, body.env, results, rows)
+        self.loop = LoopCall(loop, steps, given, body.env, rows)
         return tuple(result.clone() if row is None else row for result, row in zip(results, rows, strict=True))
 
 

@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from fourfold.compiler.analysis.parts import SLICE
 from fourfold.compiler.analysis.views import PERMUTATIONS, RESHAPES
-from fourfold.compiler.nest.cpu.steps_of_rows import IN_REGISTERS
+from fourfold.compiler.nest.ir.steps import IN_REGISTERS
 from fourfold.scanning.batching import Values
 from fourfold.scanning.fission import Fission, Phase
 

@@ -79,6 +79,9 @@ class Plan:
     updates: dict[Node, Node] = field(default_factory=dict)  # the copies that programs make unnecessary: in_place.py
     concatenations: dict[Node, list[Node]] = field(default_factory=dict)  # each with the parts that programs write
     fused: dict[int, Fused] = field(default_factory=dict)  # by step
+    index: dict[Node, int] = field(default_factory=dict)  # of values; of an operator with several results the first
+    firsts: list[int] = field(default_factory=list)  # for each step, the index of its first result
+    count: int = 0  # of values
 
 
 def plan(module: GraphModule) -> GraphModule:
@@ -159,10 +162,12 @@ class Writer:
         for index, step in self.last.items():
             if index not in self.plan.outputs:
                 self.plan.steps[step][3].append(index)
+        self.plan.index, self.plan.count = self.index, self.count
         return self.plan
 
     def add(self, what: str, first: object, second: object) -> None:
         self.plan.steps.append((what, first, second, []))
+        self.plan.firsts.append(self.count)
 
     def made(self, count: int) -> int:
         """The index of a step's first result; unused results are freed after the step itself."""

@@ -7,18 +7,12 @@ from dataclasses import replace
 
 from fourfold.compiler.ir.values import Value
 from fourfold.compiler.nest.cpu.builder import Builder
-from fourfold.compiler.nest.cpu.steps_of_rows import (
-    COPIES,
-    IN_REGISTERS,
-    LoopOverSteps,
-    are_numbers,
-    check_rows,
-    moving,
-)
+from fourfold.compiler.nest.cpu.steps_of_rows import COPIES, are_numbers, check_rows
 from fourfold.compiler.nest.cpu.vectors import Position, Sum, VectorBody
 from fourfold.compiler.nest.ir.layout import BROADCAST, ROWS, Layout
 from fourfold.compiler.nest.ir.loops import Operand, Ref
 from fourfold.compiler.nest.ir.plan import ELEMENT, NotCompiled, Plan, Slot
+from fourfold.compiler.nest.ir.steps import IN_REGISTERS, LoopOverSteps, moving
 
 
 def check_steps(plan: Plan, layout: Layout) -> None:

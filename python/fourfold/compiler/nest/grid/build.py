@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fourfold.compiler.ir.values import Program
-from fourfold.compiler.nest.cpu.steps_of_rows import IN_REGISTERS
 from fourfold.compiler.nest.grid.builder import GridBuilder, first_number
 from fourfold.compiler.nest.grid.columns import Finish, SumsOfChunks
 from fourfold.compiler.nest.grid.elements import Elements
@@ -12,6 +11,7 @@ from fourfold.compiler.nest.grid.rows import Rows
 from fourfold.compiler.nest.grid.split_rows import SplitRows
 from fourfold.compiler.nest.ir.loops import Grid
 from fourfold.compiler.nest.ir.plan import ELEMENT, NotCompiled, Plan
+from fourfold.compiler.nest.ir.steps import IN_REGISTERS
 
 MOST_SHARED = 48 * 1024  # bytes per block; a printer refuses what its own target has no room for
 

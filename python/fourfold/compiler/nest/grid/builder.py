@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from fourfold import _C
 from fourfold.compiler.ir.dtypes import BOOLEAN, INT64
 from fourfold.compiler.ir.values import Value
 from fourfold.compiler.nest.grid.layout import GridLayout
@@ -15,8 +16,9 @@ from fourfold.compiler.nest.ir.plan import COMBINED, ELEMENT, NUMBER, ROW, Plan,
 # The numbers that a call passes: cpp/program/grid.cpp has the same order. After them come each axis' size, each axis'
 # stride by tensor, for a loop over steps their count and each tensor's stride, and each input that is a number.
 ROW_COUNT, COLUMN_COUNT, CHUNK, CHUNKS, FIRST_SIZE = range(5)
-LANES_OF_GROUP = 32  # threads that exchange values without shared memory
-BYTES_OF_PART = 8
+LIMITS = _C.grid_limits()
+LANES_OF_GROUP = LIMITS["neighbours"]  # threads that exchange values without shared memory
+BYTES_OF_PART = LIMITS["bytes_of_part"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from fourfold.compiler.ir.values import Value
-from fourfold.compiler.nest.grid.builder import CHUNK, CHUNKS, LANES_OF_GROUP, GridBuilder, ThreadVector, Total
+from fourfold.compiler.nest.grid.builder import CHUNK, CHUNKS, LANES_OF_GROUP, LIMITS, GridBuilder, ThreadVector, Total
 from fourfold.compiler.nest.grid.layout import GridLayout
 from fourfold.compiler.nest.ir.layout import BROADCAST
 from fourfold.compiler.nest.ir.loops import INDEX, Constant, Kernel, Operand, Ref, Store
 from fourfold.compiler.nest.ir.plan import ROW, Plan, Slot
 
 IN_FLIGHT = 8  # chunks' sums that a thread loads before it adds them
-PARTS = 8  # parts of a chunk's rows, which a block's threads add up in parallel; also in cpp/program/grid.cpp
+PARTS = LIMITS["parts_of_rows"]  # of a chunk, which a block's threads add up in parallel
 
 
 class Columns(GridBuilder):

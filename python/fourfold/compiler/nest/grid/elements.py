@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from fourfold.compiler.ir.values import Value
-from fourfold.compiler.nest.cpu.steps_of_rows import LoopOverSteps
-from fourfold.compiler.nest.grid.builder import GridBuilder, ThreadVector
+from fourfold.compiler.nest.grid.builder import LIMITS, GridBuilder, ThreadVector
 from fourfold.compiler.nest.grid.layout import GridLayout
 from fourfold.compiler.nest.ir.layout import BROADCAST
 from fourfold.compiler.nest.ir.loops import INDEX, Constant, Kernel, Operand, Ref
 from fourfold.compiler.nest.ir.plan import Plan, Slot
+from fourfold.compiler.nest.ir.steps import LoopOverSteps
 
-THREADS = 256  # cpp/program/grid.cpp has the same number
+THREADS = LIMITS["threads"]
 
 
 class Elements(GridBuilder):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fourfold.compiler.ir.values import Value
 from fourfold.compiler.nest.grid.builder import (
     LANES_OF_GROUP,
+    LIMITS,
     GridBuilder,
     ThreadVector,
     Total,
@@ -20,8 +21,8 @@ from fourfold.compiler.nest.ir.loops import INDEX, Constant, Kernel, Operand, Re
 from fourfold.compiler.nest.ir.online import OnlineSum
 from fourfold.compiler.nest.ir.plan import ROW, Plan, Slot, identity
 
-LEAST_THREADS = 256  # of a block: cpp/program/grid.cpp has the same number
-THREADS_OF_ROWS = 128  # of a block of rows that 32 threads or fewer share; likewise
+LEAST_THREADS = LIMITS["threads"]  # of a block
+THREADS_OF_ROWS = LIMITS["threads_of_rows"]  # of a block of rows that 32 threads or fewer share
 MOST_HOISTED = 16  # elements of operands that all rows share, which a thread keeps
 
 
