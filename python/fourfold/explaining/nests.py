@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fourfold.compiler.nest import c, llvm, service
+from fourfold.compiler.nest import c, levels, llvm, service
 from fourfold.compiler.nest.build import NotCompiled, build
 from fourfold.compiler.nest.grid.build import build as build_grid
 from fourfold.compiler.nest.grid.layout import GridLayout, is_grid
@@ -29,9 +29,9 @@ def built(text: str, layout: str) -> Nest | Grid:
     return build(read(text), Layout.of(layout), target().lanes)
 
 
-def target() -> llvm.Target:
-    """The target of the CPU level in use, or the smallest one if that level has no nests."""
-    return llvm.TARGETS.get(llvm.level(), llvm.TARGETS["avx2"])
+def target() -> levels.Level:
+    """The CPU level in use, or the smallest one of x86-64 if that level has no nests."""
+    return levels.level() or levels.AVX2
 
 
 def refusal(program: Program) -> str:
