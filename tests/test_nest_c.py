@@ -17,10 +17,9 @@ import torch
 
 from fourfold import _C
 from fourfold.compiler.calling import Program
-from fourfold.compiler.nest import c, service
+from fourfold.compiler.nest import c, levels, service
 from fourfold.compiler.nest.build import NotCompiled, build
 from fourfold.compiler.nest.layout import Layout
-from fourfold.compiler.nest.llvm import TARGETS, level
 from fourfold.compiler.nest.loops import Nest
 from fourfold.compiler.nest.reading import read
 from nests import INTERPRETER, LLVM, OF_CHANNELS, SHORT, without_sizes
@@ -29,12 +28,14 @@ from program_cases import SINE_AND_COSINE, assert_same_bits, programs
 from programs import HEAD
 
 COMPILER = os.environ.get("CXX") or "c++"
+LEVEL = levels.level()
 FLAGS = {
+    "neon": (),
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
     "avx512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"),
 }
 pytestmark = [
-    pytest.mark.skipif(_C.cpu_capability() not in service.LEVELS, reason="no loop nests for this CPU level"),
+    pytest.mark.skipif(LEVEL is None, reason="no loop nests for this CPU level"),
     pytest.mark.skipif(shutil.which(COMPILER) is None, reason="needs a C++ compiler"),
 ]
 UNITS = 4
@@ -169,7 +170,7 @@ def compiled(shared: Path) -> dict[str, Case]:
         if text not in own:  # requested by an earlier test
             continue
         try:
-            nests[text, layout] = build(read(text), Layout.of(layout), TARGETS[level()].lanes)
+            nests[text, layout] = build(read(text), Layout.of(layout), LEVEL.lanes)
         except NotCompiled:
             continue
     attach(nests, shared / "nests_in_c")
@@ -227,7 +228,7 @@ def compile_one(nests: dict[str, Nest], text: str, path: Path) -> None:
         "-w",
         "-Wno-psabi",
     ]
-    command = [COMPILER, *FLAGS[level()], *options, f"{path}.cpp", "-o", f"{path}.so"]
+    command = [COMPILER, *FLAGS[LEVEL.name], *options, f"{path}.cpp", "-o", f"{path}.so"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:5000]
 
