@@ -39,7 +39,8 @@ CONSTANT = re.compile(r'^@([-$.\w]+|"[^"]*") = .*$', re.MULTILINE)
 SHARED = re.compile(r"^(?:target datalayout|%\S+ = type|attributes #|!\d+ = ).*$", re.MULTILINE)
 ATTRIBUTES = re.compile(r"^(attributes #\d+ = ){(.*)}$", re.MULTILINE)
 INTRINSIC = re.compile(r"@llvm\.(\w+)\.f(32|64)\(")
-COMDAT = re.compile(r"^\$(\S+) = comdat any$", re.MULTILINE)
+# Functions that link these become internal, but would stay in COMDATs, which object files with nests would share.
+COMDAT = re.compile(r",? comdat(\(\S+\))?(?=[ ,]|$)", re.MULTILINE)
 
 
 class BitcodeError(Exception):
@@ -71,13 +72,12 @@ def without_target(group: re.Match[str]) -> str:
 
 def split(text: str) -> dict[str, str]:
     """The text of a module for each function whose name begins with fourfold_."""
-    text = INTRINSIC.sub(called, ATTRIBUTES.sub(without_target, text))
+    text = INTRINSIC.sub(called, ATTRIBUTES.sub(without_target, COMDAT.sub("", text)))
     entities = {found[1]: found[0] for found in DEFINITION.finditer(text)}
     functions = [name for name in entities if name.startswith("fourfold_")]
     entities |= {found[1]: found[0] for found in CONSTANT.finditer(text)}
     entities |= {found[2]: declared(*found.group(0, 1, 2, 3)) for found in DECLARATION.finditer(text)}
     shared = [found[0] for found in SHARED.finditer(text)]
-    comdats = {found[1]: found[0] for found in COMDAT.finditer(text)}
 
     def module(function: str) -> str:
         needed: dict[str, None] = {}
@@ -90,8 +90,7 @@ def split(text: str) -> dict[str, str]:
                 raise BitcodeError(f"{function} refers to {name}, which the compiler's output does not define")
             needed[name] = None
             waiting += SYMBOL.findall(entities[name].partition(" = ")[2] or entities[name])
-        parts = [comdats[name] for name in needed if name in comdats]
-        return "\n".join([*shared, *parts, *(entities[name] for name in needed), ""])
+        return "\n".join([*shared, *(entities[name] for name in needed), ""])
 
     return {name: module(name) for name in functions}
 

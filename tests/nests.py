@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 import fourfold
+from fourfold import _C
 from fourfold.compiler import options
-from fourfold.compiler.ir.dtypes import KINDS
+from fourfold.compiler.ir.dtypes import KINDS, NUMBERS
 from fourfold.compiler.nest.ir import reading
 from fourfold.compiler.nest.jit import service
 from fourfold.compiler.pipeline.calling import Program
@@ -30,6 +31,7 @@ needs_nests = pytest.mark.skipif(
 GENERATORS = ("interpreter", pytest.param("llvm", marks=needs_nests))
 DTYPES = {kind: dtype for dtype, kind in KINDS.items()}
 INTERPRETER, LLVM = 0, 2  # in options.GENERATORS
+CPU = 0  # torch's DeviceType
 SPECIAL = (0.0, -0.0, 1, -1, torch.inf, -torch.inf, torch.nan, 1e-40, -1e-45, 3e38, -3e38, 88, -104, 0.5, 1e-20, 7)
 
 
@@ -132,6 +134,16 @@ def inputs_of(text: str, size: int = 5, special: bool = False) -> list[object]:
         shape = [math.prod(sizes[axis] for axis in dim) for dim in given.dims]
         inputs.append(drawn(shape, DTYPES[given.kind], special))
     return inputs
+
+
+def layout_of(text: str, inputs: Sequence[object]) -> str:
+    """The layout of a call on the CPU."""
+    numbers = _C.program_numbers(text, CPU, 0)
+    described = [
+        (NUMBERS[x.dtype], list(x.shape), list(x.stride()), 0) if isinstance(x, Tensor) else (number, [], [], 0)
+        for x, number in zip(inputs, numbers, strict=True)
+    ]
+    return _C.program_layout(text, CPU, 0, described)
 
 
 def drawn(shape: Sequence[int], dtype: torch.dtype, special: bool) -> Tensor:

@@ -15,19 +15,22 @@ from torch import Tensor
 
 import fourfold
 from bitcode import LIBM_NAMES, BitcodeError, split
+from fourfold.compiler.nest.ir import levels
 from fourfold.compiler.nest.jit import bitcode
 from fourfold.compiler.pipeline.calling import Program
 from machine import INSTALLED, missing
 from special_values import special
 
-LEVEL = fourfold.cpu_capability()
-LANES = {"default": 4, "avx2": 8}.get(LEVEL, 16)  # of float32; the default level has vectors only on Arm
+LEVEL = levels.level() or levels.LEVELS[fourfold.cpu_capability()]
+LANES = LEVEL.lanes
 ADDRESSES = fourfold._C.vector_functions()
 OPERANDS = {
     name: operands for name, operands, *_ in fourfold._C.operations() if f"fourfold_{name}_float32" in ADDRESSES
 }
 TYPES = {"float32": torch.float32, "float64": torch.float64}
-WITH_VECTORS = [name for name in fourfold._C.build_info()["cpu_levels"] if name != "default"]
+WITH_VECTORS = [
+    name for name in fourfold._C.build_info()["cpu_levels"] if name != "default" or levels.level() is levels.NEON
+]
 SHARED = ("internal", "private", "linkonce_odr")
 needs_vectors = pytest.mark.skipif(not ADDRESSES, reason="the plain level has no vectors")
 
@@ -43,10 +46,10 @@ def llvm() -> Any:
     return binding
 
 
-def functions(level: str = LEVEL) -> Any:
+def functions(level: levels.Level = LEVEL) -> Any:
     found = bitcode.functions(level)
     if not found:
-        missing(f"this test needs a build with bitcode for {level}: FOURFOLD_BITCODE=ON make build")
+        missing(f"this test needs a build with bitcode for {level.name}: FOURFOLD_BITCODE=ON make build")
     return found
 
 
@@ -197,9 +200,9 @@ def test_every_function_has_an_address_and_bitcode():
 
 @pytest.mark.parametrize("level", WITH_VECTORS)
 def test_an_archive_is_installed_for_each_level_and_llvmlite_reads_it(level):
-    found = functions(level)
-    assert (INSTALLED / "bitcode" / ("avx2.zip" if level == "avx2" else "avx512.zip")).exists()
-    assert bitcode.llvm_major(level) <= llvm().llvm_version_info[0]
+    found = functions(levels.LEVELS[level])
+    assert (INSTALLED / "bitcode" / f"{levels.LEVELS[level].name}.zip").exists()
+    assert bitcode.llvm_major(levels.LEVELS[level]) <= llvm().llvm_version_info[0]
     assert len(found) == 54
     whole = parsed("")
     for name, code in found.items():
@@ -216,10 +219,6 @@ def test_an_archive_is_installed_for_each_level_and_llvmlite_reads_it(level):
         assert not any(word in text for word in ("target-cpu", "target-features", "personality", "uwtable", "!dbg"))
         whole.link_in(module)
     whole.verify()
-
-
-def test_levels_that_add_bfloat16_take_the_same_functions():
-    assert bitcode.functions("amx") == bitcode.functions("avx512_bf16") == bitcode.functions("avx512")
 
 
 MODULE = """

@@ -17,12 +17,12 @@ import torch
 
 from fourfold import _C
 from fourfold.compiler.nest.cpu.build import NotCompiled, build
+from fourfold.compiler.nest.ir import levels
 from fourfold.compiler.nest.ir.layout import Layout
 from fourfold.compiler.nest.ir.loops import Nest
 from fourfold.compiler.nest.ir.reading import read
 from fourfold.compiler.nest.jit import service
 from fourfold.compiler.nest.print import c
-from fourfold.compiler.nest.print.llvm import TARGETS, level
 from fourfold.compiler.pipeline.calling import Program
 from nests import INTERPRETER, LLVM, OF_CHANNELS, SHORT, without_sizes
 from once import made_once
@@ -30,12 +30,14 @@ from program_cases import SINE_AND_COSINE, assert_same_bits, programs
 from programs import HEAD
 
 COMPILER = os.environ.get("CXX") or "c++"
+LEVEL = levels.level()
 FLAGS = {
+    "neon": (),
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
     "avx512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"),
 }
 pytestmark = [
-    pytest.mark.skipif(_C.cpu_capability() not in service.LEVELS, reason="no loop nests for this CPU level"),
+    pytest.mark.skipif(LEVEL is None, reason="no loop nests for this CPU level"),
     pytest.mark.skipif(shutil.which(COMPILER) is None, reason="needs a C++ compiler"),
 ]
 UNITS = 4
@@ -170,7 +172,7 @@ def compiled(shared: Path) -> dict[str, Case]:
         if text not in own:  # requested by an earlier test
             continue
         try:
-            nests[text, layout] = build(read(text), Layout.of(layout), TARGETS[level()].lanes)
+            nests[text, layout] = build(read(text), Layout.of(layout), LEVEL.lanes)
         except NotCompiled:
             continue
     attach(nests, shared / "nests_in_c")
@@ -228,7 +230,7 @@ def compile_one(nests: dict[str, Nest], text: str, path: Path) -> None:
         "-w",
         "-Wno-psabi",
     ]
-    command = [COMPILER, *FLAGS[level()], *options, f"{path}.cpp", "-o", f"{path}.so"]
+    command = [COMPILER, *FLAGS[LEVEL.name], *options, f"{path}.cpp", "-o", f"{path}.so"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[:5000]
 

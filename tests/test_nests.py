@@ -4,6 +4,7 @@ interpreter."""
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -310,11 +311,12 @@ def has_policy() -> bool:
     return subprocess.run([sys.executable, "-c", probe]).returncode == 0
 
 
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="on Arm the default level has vectors")
 def test_a_level_without_vectors_has_no_nests() -> None:
     environment = {**os.environ, "FOURFOLD_CPU_CAPABILITY": "default"}
     script = SCRIPT.format(before="", after="")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120)
-    assert "no loop nests for the CPU level default compiled: 0" in done.stdout, done.stderr
+    assert "the CPU level default has no vectors, such as AVX2's or NEON's compiled: 0" in done.stdout, done.stderr
 
 
 NO_COMPILER = """

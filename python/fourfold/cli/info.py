@@ -44,7 +44,7 @@ def loop_nests() -> str:
 
     if service.obstacle():
         return f"none, {service.obstacle()}; the interpreter runs programs"
-    inlined = "inlined" if bitcode.functions(fourfold.cpu_capability()) else "called"
+    inlined = "inlined" if bitcode.functions(service.service.level) else "called"
     return f"compiled by llvmlite {version('llvmlite')}, elementary functions {inlined}"
 
 

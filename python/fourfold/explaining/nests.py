@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fourfold.compiler.nest.cpu.build import NotCompiled, build
 from fourfold.compiler.nest.grid.build import build as build_grid
 from fourfold.compiler.nest.grid.layout import GridLayout, is_grid
+from fourfold.compiler.nest.ir import levels
 from fourfold.compiler.nest.ir.layout import Layout
 from fourfold.compiler.nest.ir.loops import Grid, Nest
 from fourfold.compiler.nest.ir.reading import read
@@ -30,9 +31,9 @@ def built(text: str, layout: str) -> Nest | Grid:
     return build(read(text), Layout.of(layout), target().lanes)
 
 
-def target() -> llvm.Target:
-    """The target of the CPU level in use, or the smallest one if that level has no nests."""
-    return llvm.TARGETS.get(llvm.level(), llvm.TARGETS["avx2"])
+def target() -> levels.Level:
+    """The CPU level in use, or the smallest one of x86-64 if that level has no nests."""
+    return levels.level() or levels.AVX2
 
 
 def refusal(program: Program) -> str:

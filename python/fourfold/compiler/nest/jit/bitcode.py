@@ -7,10 +7,8 @@ from functools import cache
 from pathlib import Path
 
 from fourfold import _C
+from fourfold.compiler.nest.ir.levels import Level
 
-# The CPU levels with vector kernels, and the archive of each. Levels that add bfloat16 share one. The default level's
-# archive is NEON's, which only builds for Arm have.
-_ARCHIVES = {"default": "neon", "avx2": "avx2", "avx512": "avx512", "avx512_bf16": "avx512", "amx": "avx512"}
 _SUFFIX = ".bc"
 
 
@@ -37,19 +35,18 @@ class Archive(Mapping[str, bytes]):
         return int(self._zip.read("llvm").decode().partition(".")[0])
 
 
-def _path(level: str) -> Path:
-    return Path(_C.__file__).parent / "bitcode" / f"{_ARCHIVES[level]}.zip"
+def _path(level: Level) -> Path:
+    return Path(_C.__file__).parent / "bitcode" / f"{level.name}.zip"
 
 
 @cache
-def functions(level: str) -> Mapping[str, bytes]:
-    """The functions for the CPU level of that name (``fourfold.cpu_capability()``); empty if this build has no bitcode
-    for it."""
+def functions(level: Level) -> Mapping[str, bytes]:
+    """The functions for that CPU level; empty if this build has no bitcode for it."""
     return Archive(_path(level)) if _path(level).exists() else {}
 
 
 @cache
-def llvm_major(level: str) -> int | None:
+def llvm_major(level: Level) -> int | None:
     """The oldest LLVM that reads ``functions(level)``; None if there are no functions."""
     found = functions(level)
     return found.llvm_major if isinstance(found, Archive) else None

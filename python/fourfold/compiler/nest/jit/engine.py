@@ -10,15 +10,9 @@ from collections.abc import Mapping, Sequence
 import llvmlite.binding as llvm
 
 from fourfold import _C
+from fourfold.compiler.nest.ir.levels import Level
 from fourfold.compiler.nest.jit import bitcode
 from fourfold.compiler.nest.print.llvm_memory import TRANSPOSE
-
-# By the library's CPU level: the features that nests may use, and the processor that they are compiled for.
-FEATURES = {
-    "avx2": "+avx2,+fma,+f16c,+bmi,+bmi2",
-    "avx512": "+avx512f,+avx512bw,+avx512vl,+avx512dq,+avx2,+fma,+f16c,+bmi,+bmi2,-prefer-256-bit",
-}
-PROCESSORS = {"avx2": "haswell", "avx512": "skylake-avx512"}
 
 
 def keep_for_good(owner: object) -> None:
@@ -27,39 +21,20 @@ def keep_for_good(owner: object) -> None:
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(owner))
 
 
-class Engine:
-    """One per process. Code is never unloaded."""
+class Compiler:
+    """Compiles for a CPU level of this machine or another one. functions: the level's vector functions as bitcode."""
 
-    def __init__(self, level: str):
-        llvm.initialize_native_target()
-        llvm.initialize_native_asmprinter()
-        triple = llvm.Target.from_triple(llvm.get_process_triple())
-        self.machine = triple.create_target_machine(
-            cpu=PROCESSORS[level], features=FEATURES[level], opt=1, reloc="pic", codemodel="jitdefault"
+    def __init__(self, level: Level, triple: str, functions: Mapping[str, bytes]):
+        self.machine = llvm.Target.from_triple(triple).create_target_machine(
+            cpu=level.processor, features=level.features, opt=1, reloc="pic", codemodel="jitdefault"
         )
-        self.jit = llvm.create_lljit_compiler(self.machine, use_jit_link=False)
-        self.functions = bitcode.functions(level) or {}
-        self.addresses: Mapping[str, int] = _C.vector_functions() | {TRANSPOSE: _C.transpose_tile()}
-        self.count = itertools.count()
+        self.functions = functions
         self.lock = threading.Lock()
-        keep_for_good(self.jit)
 
     def code(self, ir: str) -> bytes:
         """The machine code, an object file."""
         with self.lock:
             return self.machine.emit_object(self.optimized(ir))
-
-    def load(self, code: bytes, names: Sequence[str]) -> list[int]:
-        """The addresses of these functions."""
-        with self.lock:
-            library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
-            for name, address in self.addresses.items():
-                library.import_symbol(name, address)
-            for name in names:
-                library.export_symbol(name)
-            tracker = library.link(self.jit, f"nest{next(self.count)}")
-            keep_for_good(tracker)
-            return [tracker[name] for name in names]
 
     def assembly(self, ir: str) -> str:
         with self.lock:
@@ -97,3 +72,28 @@ class Engine:
                 function.linkage = "internal"
                 if function.name in wanted:
                     function.add_function_attribute("alwaysinline")
+
+
+class Engine(Compiler):
+    """Also loads the code. One per process. Code is never unloaded."""
+
+    def __init__(self, level: Level):
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        super().__init__(level, llvm.get_process_triple(), bitcode.functions(level))
+        self.jit = llvm.create_lljit_compiler(self.machine, use_jit_link=level.has_jit_link)
+        self.addresses: Mapping[str, int] = _C.vector_functions() | {TRANSPOSE: _C.transpose_tile()}
+        self.count = itertools.count()
+        keep_for_good(self.jit)
+
+    def load(self, code: bytes, names: Sequence[str]) -> list[int]:
+        """The addresses of these functions."""
+        with self.lock:
+            library = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+            for name, address in self.addresses.items():
+                library.import_symbol(name, address)
+            for name in names:
+                library.export_symbol(name)
+            tracker = library.link(self.jit, f"nest{next(self.count)}")
+            keep_for_good(tracker)
+            return [tracker[name] for name in names]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fourfold import _C
+from fourfold.compiler.nest.ir.levels import Level, level
 from fourfold.compiler.nest.jit import memory
 from fourfold.compiler.nest.jit.cache import Cache, Head, digest, folder
 from fourfold.compiler.options import GENERATORS, generator_of_environment
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from fourfold.compiler.nest.jit.engine import Engine
 
 log = logging.getLogger("fourfold.compiler")
-LEVELS = ("avx2", "avx512", "avx512_bf16", "amx")
 CPU = torch.device("cpu")
 WAIT = 60_000  # milliseconds
 SLICE = 0.1  # seconds, after which a waiting thread looks for signals
@@ -35,8 +35,8 @@ SLICE = 0.1  # seconds, after which a waiting thread looks for signals
 @functools.cache
 def obstacle() -> str:
     """Why this process compiles no nests; empty if it does."""
-    if _C.cpu_capability() not in LEVELS:
-        return f"no loop nests for the CPU level {_C.cpu_capability()}"
+    if level() is None:
+        return f"the CPU level {_C.cpu_capability()} has no vectors, such as AVX2's or NEON's"
     if importlib.util.find_spec("llvmlite") is None:
         return "llvmlite is not installed"
     return "" if memory.can_be_executed() else "memory that was written can't be made executable here"
@@ -69,20 +69,23 @@ class Service:
         self.failures: dict[tuple[str, str], str] = {}
 
     @functools.cached_property
+    def level(self) -> Level:
+        found = level()
+        assert found is not None  # obstacle() says so
+        return found
+
+    @functools.cached_property
     def engine(self) -> Engine:
         from fourfold.compiler.nest.jit.engine import Engine
-        from fourfold.compiler.nest.print.llvm import level
 
-        return Engine(level())
+        return Engine(self.level)
 
     @functools.cached_property
     def cache(self) -> Cache | None:
         import llvmlite
 
-        from fourfold.compiler.nest.print.llvm import level
-
         where = folder()
-        return None if where is None else Cache(where, level(), llvmlite.__version__)
+        return None if where is None else Cache(where, self.level.name, llvmlite.__version__)
 
     def start(self) -> None:
         with self.lock:
@@ -143,13 +146,12 @@ class Service:
         from fourfold.compiler.nest.cpu.build import build
         from fourfold.compiler.nest.ir.layout import Layout
         from fourfold.compiler.nest.ir.reading import read
-        from fourfold.compiler.nest.print.llvm import TARGETS, level, print_nest
+        from fourfold.compiler.nest.print.llvm import print_nest
 
-        target = TARGETS[level()]
-        nest = build(read(text), Layout.of(layout), target.lanes)
+        nest = build(read(text), Layout.of(layout), self.level.lanes)
         names = ["" if function is None else function.name for function in nest.functions]
         numbers = [nest.bytes, nest.bytes_of_column, nest.bytes_of_panel, nest.sums]
-        return {"functions": names, "numbers": numbers}, self.engine.code(print_nest(nest, target))
+        return {"functions": names, "numbers": numbers}, self.engine.code(print_nest(nest, self.level))
 
     def compile_grid(self, text: str, layout: str, target: str) -> None:
         from fourfold.compiler.nest.grid.build import build

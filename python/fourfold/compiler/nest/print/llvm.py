@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from fourfold import _C
+from fourfold.compiler.nest.ir.levels import Level
 from fourfold.compiler.nest.ir.loops import Assign, Let, Loop, Nest, Ref, Statement, Variable, When
 from fourfold.compiler.nest.ir.plan import COMBINED
-from fourfold.compiler.nest.print.llvm_lines import INDEX, MEMORY, TYPES, Target, vector
+from fourfold.compiler.nest.print.llvm_lines import INDEX, MEMORY, TYPES, vector
 from fourfold.compiler.nest.print.llvm_memory import Memory
 
-TARGETS = {"avx2": Target(8, False), "avx512": Target(16, True)}  # by CPU level
 
-
-def level() -> str:
-    """The CPU level in use, without its instructions for products of bfloat16."""
-    name = _C.cpu_capability()
-    return "avx512" if name in ("avx512_bf16", "amx") else name
-
-
-def print_nest(nest: Nest, target: Target) -> str:
+def print_nest(nest: Nest, target: Level) -> str:
     printers = [Printer(function, target) for function in nest.functions if function is not None]
     texts = [printer.text() for printer in printers]
     declared = sorted(set().union(*(printer.declared for printer in printers)))

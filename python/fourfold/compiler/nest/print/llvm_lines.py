@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
 
 from fourfold.compiler.ir.dtypes import BOOLEAN, FLOAT32, FLOAT64, FLOATING, INT32, INT64
+from fourfold.compiler.nest.ir.levels import Level
 from fourfold.compiler.nest.ir.loops import POINTER, Constant, Function, Operand, Ref
 
 TYPES = {BOOLEAN: "i1", INT32: "i32", INT64: "i64", FLOAT32: "float", FLOAT64: "double", POINTER: "ptr"}
@@ -19,18 +19,10 @@ MEMORY = {
 INDEX = {"+": "add nsw", "-": "sub nsw", "*": "mul nsw", "/": "sdiv", "%": "srem"}
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """has_byte_masks: whether it has masked loads and stores of 8-bit and 16-bit elements."""
-
-    lanes: int
-    has_byte_masks: bool
-
-
 class Lines:
     """A function's lines."""
 
-    def __init__(self, function: Function, target: Target):
+    def __init__(self, function: Function, target: Level):
         self.function, self.target = function, target
         self.lines: list[str] = []
         self.allocas: list[str] = []
