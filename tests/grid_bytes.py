@@ -23,7 +23,7 @@ from fourfold.compiler.nest.ir.loops import (
     Store,
     When,
 )
-from fourfold.compiler.nest.ir.plan import SIZES
+from fourfold.compiler.nest.ir.schedule import SIZES
 
 ACCESS = re.compile(r"\b(LDG|STG)\.E(?:\.\w+)*?(?:\.(128|64|U16|S16|U8|S8))?(?:\.\w+)*\b")
 TRIGONOMETRIC = ("sin", "cos", "tan")

@@ -9,8 +9,8 @@ import pytest
 
 from fourfold.compiler.nest.grid.build import build
 from fourfold.compiler.nest.grid.layout import GridLayout
-from fourfold.compiler.nest.ir.plan import NotCompiled, Plan
 from fourfold.compiler.nest.ir.reading import read
+from fourfold.compiler.nest.ir.schedule import NotCompiled, Schedule
 from fourfold.compiler.nest.print import cuda
 from fourfold.explaining import nests
 from fourfold.explaining.data import Program
@@ -104,8 +104,8 @@ def test_random_programs_have_online_sums() -> None:
     for seed in range(25):
         generator = Generator(seed, normalises=True)
         program = read(generator.program().text)
-        online = Plan(program, keeps=False, has_online_sums=True)
-        if online.stages < Plan(program, keeps=False).stages:
+        online = Schedule(program, keeps=False, has_online_sums=True)
+        if online.stages < Schedule(program, keeps=False).stages:
             found += bool(online.online)
             infinite += generator.has_infinities
             shared += len({each.first for each in online.online.values()}) < len(online.online)

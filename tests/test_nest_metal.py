@@ -7,8 +7,8 @@ import pytest
 from fourfold.compiler.nest.grid.build import build
 from fourfold.compiler.nest.grid.layout import GridLayout
 from fourfold.compiler.nest.ir.loops import Grid
-from fourfold.compiler.nest.ir.plan import NotCompiled
 from fourfold.compiler.nest.ir.reading import read
+from fourfold.compiler.nest.ir.schedule import NotCompiled
 from fourfold.compiler.nest.print import metal
 from programs import HEAD
 

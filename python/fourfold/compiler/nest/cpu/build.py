@@ -29,46 +29,46 @@ from fourfold.compiler.nest.ir.loops import (
     Store,
     Transpose,
 )
-from fourfold.compiler.nest.ir.plan import NUMBER, ROW, SIZES, NotCompiled, Plan, identity, total_type
+from fourfold.compiler.nest.ir.schedule import NUMBER, ROW, SIZES, NotCompiled, Schedule, identity, total_type
 
 InPanels = Callable[["dict[int, Ref]", Operand], "dict[int, Ref]"]
 
 
 def build(program: Program, layout: Layout, lanes: int) -> Nest:
     """lanes: how many a float32 vector of the target has. Raises NotCompiled."""
-    plan = Plan(program)
-    lanes = lanes_of(plan, layout, lanes)
+    schedule = Schedule(program)
+    lanes = lanes_of(schedule, layout, lanes)
     check(layout)
-    functions = [once(plan, layout, lanes)]
+    functions = [once(schedule, layout, lanes)]
     if layout.steps is not None:
-        check_steps(plan, layout)
-    if layout.steps is not None and are_numbers(plan):
-        functions = [None, Shared("elements", plan, layout, lanes).numbers()]
+        check_steps(schedule, layout)
+    if layout.steps is not None and are_numbers(schedule):
+        functions = [None, Shared("elements", schedule, layout, lanes).numbers()]
     elif layout.split == ELEMENTS:
-        functions.append(Shared("elements", plan, layout, lanes).elements())
-    elif layout.split == SHORT_ROWS and ShortRows.suits(plan, layout):
-        functions.append(ShortRows("short_rows", plan, layout, lanes).short_rows())
+        functions.append(Shared("elements", schedule, layout, lanes).elements())
+    elif layout.split == SHORT_ROWS and ShortRows.suits(schedule, layout):
+        functions.append(ShortRows("short_rows", schedule, layout, lanes).short_rows())
     elif layout.split == SIDE_BY_SIDE:
-        functions.append(SideBySide("side_by_side", plan, layout, lanes).side_by_side())
+        functions.append(SideBySide("side_by_side", schedule, layout, lanes).side_by_side())
     elif layout.steps is not None and layout.transposed is not None:
-        functions.append(StepsSideBySide("rows", plan, layout, lanes).short_rows())
+        functions.append(StepsSideBySide("rows", schedule, layout, lanes).short_rows())
     elif layout.split in (ROWS, SHORT_ROWS):
-        functions.append(Shared("rows", plan, layout, lanes).rows())
+        functions.append(Shared("rows", schedule, layout, lanes).rows())
     else:
-        for stage in range(plan.stages):
-            functions.append(Shared(f"columns_{stage}", plan, layout, lanes).columns(stage))
-            functions.append(Shared(f"combine_{stage}", plan, layout, lanes).combine(stage))
-    sums = sum(len(plan.sums(stage)) for stage in range(plan.stages))
-    panel = sum(SIZES[slot.kind] for slot in transposed_slots(plan, layout))
-    return Nest(functions, lanes, fixed_bytes(plan, layout, lanes), plan.bytes_of_column, panel, sums)
+        for stage in range(schedule.stages):
+            functions.append(Shared(f"columns_{stage}", schedule, layout, lanes).columns(stage))
+            functions.append(Shared(f"combine_{stage}", schedule, layout, lanes).combine(stage))
+    sums = sum(len(schedule.sums(stage)) for stage in range(schedule.stages))
+    panel = sum(SIZES[slot.kind] for slot in transposed_slots(schedule, layout))
+    return Nest(functions, lanes, fixed_bytes(schedule, layout, lanes), schedule.bytes_of_column, panel, sums)
 
 
-def lanes_of(plan: Plan, layout: Layout, lanes: int) -> int:
+def lanes_of(schedule: Schedule, layout: Layout, lanes: int) -> int:
     """Twice as many if all tensors are of bytes: LLVM narrows their operations from 32 bits where it can. Not along
     several axes, whose ends are masked: masked bytes take an instruction for each lane."""
     is_flat = layout.split == ELEMENTS and layout.axes == 1 and layout.steps is None
-    are_bytes = all(SIZES[slot.kind] == 1 for slot in (*plan.inputs, *plan.outputs))
-    are_integers = all(value.type in (INT32, BOOLEAN) for value in plan.values)
+    are_bytes = all(SIZES[slot.kind] == 1 for slot in (*schedule.inputs, *schedule.outputs))
+    are_integers = all(value.type in (INT32, BOOLEAN) for value in schedule.values)
     return 2 * lanes if is_flat and are_bytes and are_integers else lanes
 
 
@@ -79,12 +79,12 @@ def check(layout: Layout) -> None:
         raise NotCompiled("rows that are not contiguous in a tensor and that threads or axes share")
 
 
-def once(plan: Plan, layout: Layout, lanes: int) -> Function | None:
+def once(schedule: Schedule, layout: Layout, lanes: int) -> Function | None:
     """The function that stores the outputs of one number, once a call."""
-    outputs = [slot for slot in plan.outputs if slot.level == NUMBER and not slot.is_column_sum]
+    outputs = [slot for slot in schedule.outputs if slot.level == NUMBER and not slot.is_column_sum]
     if not outputs:
         return None
-    builder = Shared("once", plan, layout, lanes)
+    builder = Shared("once", schedule, layout, lanes)
     for slot in outputs:
         builder.store_scalar(slot, builder.base[slot.index])
     return builder.function
@@ -164,7 +164,7 @@ class Shared(Stages):
         if self.layout.steps is not None:
             return write_row(self, pointers)
         numbers = dict(self.known)
-        for stage in range(self.plan.stages):
+        for stage in range(self.schedule.stages):
             self.compute_rows(stage, pointers)
             totals = self.run_stage(stage, pointers)
             for value, total in totals.items():
@@ -175,8 +175,8 @@ class Shared(Stages):
 
     def columns(self, stage: int) -> Function | None:
         """begin and end: blocks of the columns of one row."""
-        plan, writer = self.plan, self.writer
-        if not (plan.sums(stage) or plan.stores(stage) or plan.keeps(stage)):
+        schedule, writer = self.schedule, self.writer
+        if not (schedule.sums(stage) or schedule.stores(stage) or schedule.keeps(stage)):
             return None
         self.kept_base = self.call_argument("kept", POINTER, "uint8")
         pointers = self.enter_row(stage)
@@ -192,13 +192,13 @@ class Shared(Stages):
 
     def combine(self, stage: int) -> Function | None:
         """Combines the blocks' partial results; after the last stage, also stores the row's outputs."""
-        plan, writer = self.plan, self.writer
-        is_last = stage == plan.stages - 1
-        if not plan.sums(stage) and not (is_last and any(slot.level == ROW for slot in plan.outputs)):
+        schedule, writer = self.schedule, self.writer
+        is_last = stage == schedule.stages - 1
+        if not schedule.sums(stage) and not (is_last and any(slot.level == ROW for slot in schedule.outputs)):
             return None
         pointers = self.enter_row(stage)
         blocks = self.call_argument("blocks")
-        for value in plan.sums(stage):
+        for value in schedule.sums(stage):
             type = total_type(value.op, value.type)
             partials = self.partials(value, type)
             first = writer.let("load", type, partials, Constant(0, INT64), attribute=type)
@@ -216,7 +216,7 @@ class Shared(Stages):
         pointers = Odometer(self, range(self.layout.rows), self.call_argument("row"), self.base).pointers()
         blocks = self.call_argument("blocks")
         for s in range(stage + 1):
-            for value in self.plan.sums(s - 1) if s else ():
+            for value in self.schedule.sums(s - 1) if s else ():
                 type = total_type(value.op, value.type)
                 whole = self.writer.let("load", type, self.partials(value, type), blocks, attribute=type)
                 self.known[value] = self.in_type(value, whole)
@@ -225,11 +225,11 @@ class Shared(Stages):
 
     def partials(self, value: Value, type: str) -> Ref:
         """The address of a reduction's partial results by block, which the total follows."""
-        every = [v for s in range(self.plan.stages) for v in self.plan.sums(s)]
+        every = [v for s in range(self.schedule.stages) for v in self.schedule.sums(s)]
         each = self.writer.index("+", self.call_argument("blocks"), 1)
         offset = self.writer.index("*", each, every.index(value))
         base = self.call_argument("partials", POINTER, INT64)
-        return self.advance(base, INT64, offset, f"{self.plan.name(value)}_parts")
+        return self.advance(base, INT64, offset, f"{self.schedule.name(value)}_parts")
 
     @contextmanager
     def panels(self, pointers: dict[int, Ref], rows: Operand, columns: Operand) -> Iterator[InPanels]:
@@ -268,5 +268,5 @@ class Shared(Stages):
     def behind_kept(self) -> Ref:
         """The thread's scratch memory after that of blocks and of kept values."""
         columns = self.writer.index("+", self.column_count, SLACK)
-        kept = self.writer.index("*", columns, self.plan.bytes_of_column)
+        kept = self.writer.index("*", columns, self.schedule.bytes_of_column)
         return self.advance(self.kept_values(), "uint8", kept, "panels")

@@ -10,7 +10,7 @@ from fourfold.compiler.ir.dtypes import FLOAT32, FLOAT64, INT64
 from fourfold.compiler.ir.values import Value
 from fourfold.compiler.nest.ir.layout import SHORT_ROWS, SIDE_BY_SIDE, STRIDED, UNIT, Layout
 from fourfold.compiler.nest.ir.loops import POINTER, SCRATCH, Constant, Function, Operand, Ref, Store, Writer
-from fourfold.compiler.nest.ir.plan import COMBINED, ELEMENT, NUMBER, ROW, SIZES, Plan, Slot
+from fourfold.compiler.nest.ir.schedule import COMBINED, ELEMENT, NUMBER, ROW, SIZES, Schedule, Slot
 
 ARGUMENTS = {name: index for index, name in enumerate(_C.nest_arguments())}  # of a call; the tensors follow
 CHAINS = 4  # accumulators of a reduction, each a vector
@@ -19,21 +19,23 @@ REDUCTION_BLOCK, ROWS_TOGETHER, SLACK = (
 )
 
 
-def fixed_bytes(plan: Plan, layout: Layout, lanes: int) -> int:
+def fixed_bytes(schedule: Schedule, layout: Layout, lanes: int) -> int:
     """Bytes of scratch memory besides that of columns and panels. If columns run along several axes, it gathers the
     operands of a block's reductions. For rows side by side it holds the chains, totals and values of each row."""
-    most = max(len(plan.sums(stage)) for stage in range(plan.stages))
+    most = max(len(schedule.sums(stage)) for stage in range(schedule.stages))
     if layout.split == SIDE_BY_SIDE:
-        return SIZES[FLOAT64] * ROWS_TOGETHER * (most * (CHAINS * lanes + 1) + len(plan.scalars(ROW)))
+        return SIZES[FLOAT64] * ROWS_TOGETHER * (most * (CHAINS * lanes + 1) + len(schedule.scalars(ROW)))
     is_gathered = layout.axes - layout.rows > 1
     return SIZES[FLOAT64] * (REDUCTION_BLOCK + SLACK) * most * is_gathered
 
 
-def transposed_slots(plan: Plan, layout: Layout) -> list[Slot]:
+def transposed_slots(schedule: Schedule, layout: Layout) -> list[Slot]:
     """The transposed tensors: contiguous along the layout's transposed axis instead of the innermost one."""
     if layout.transposed is None or layout.split in (SHORT_ROWS, SIDE_BY_SIDE):
         return []
-    of_elements = (slot for slot in (*plan.inputs, *plan.outputs) if slot.level == ELEMENT and not slot.is_column_sum)
+    of_elements = (
+        slot for slot in (*schedule.inputs, *schedule.outputs) if slot.level == ELEMENT and not slot.is_column_sum
+    )
     strides = layout.strides
     found = [s for s in of_elements if strides[s.index][-1] == STRIDED and strides[s.index][layout.transposed] == UNIT]
     return sorted(found, key=lambda slot: -SIZES[slot.kind])  # the widest first, so that each panel is aligned
@@ -42,11 +44,11 @@ def transposed_slots(plan: Plan, layout: Layout) -> list[Slot]:
 class Builder:
     """Builds one function of a nest."""
 
-    def __init__(self, name: str, plan: Plan, layout: Layout, lanes: int):
-        self.plan, self.layout, self.lanes = plan, layout, lanes
+    def __init__(self, name: str, schedule: Schedule, layout: Layout, lanes: int):
+        self.schedule, self.layout, self.lanes = schedule, layout, lanes
         self.writer = Writer(lanes)
         self.function = Function(name, self.writer.body)
-        self.slots: list[Slot] = [*plan.inputs, *plan.outputs]
+        self.slots: list[Slot] = [*schedule.inputs, *schedule.outputs]
         self.axes = range(layout.axes)
         self.column_axes = self.axes[layout.rows :]
         self.known: dict[Value, Operand] = {}  # numbers, and the current row's values
@@ -61,11 +63,11 @@ class Builder:
         self.strides: dict[tuple[int, int], Operand] = {}
         self.column_count = self.call_argument("columns")
         self.kept_base: Ref | None = None
-        self.transposed_slots = transposed_slots(plan, layout)
+        self.transposed_slots = transposed_slots(schedule, layout)
         for slot in self.slots:
             for axis in self.axes:
                 self.strides[slot.index, axis] = self.stride(slot, axis)
-        for value in plan.scalars(NUMBER):
+        for value in schedule.scalars(NUMBER):
             self.compute(value, self.base)
 
     def argument(self, type: str, index: int, kind: str | None = None, name: str = "n") -> Ref:
@@ -114,7 +116,7 @@ class Builder:
     def splat(self, scalar: Operand, value: Value) -> Operand:
         if isinstance(scalar, Constant):
             return Constant(scalar.value, scalar.type, self.lanes)
-        return self.writer.let("splat", scalar.type, scalar, lanes=self.lanes, name=self.plan.name(value))
+        return self.writer.let("splat", scalar.type, scalar, lanes=self.lanes, name=self.schedule.name(value))
 
     def scalar(self, value: Value) -> Operand:
         return Constant(value.attribute, value.type) if value.is_constant else self.known[value]
@@ -122,24 +124,24 @@ class Builder:
     def compute(self, value: Value, pointers: dict[int, Ref]) -> None:
         writer = self.writer
         if value.op in ("input", "number"):
-            kind = self.plan.inputs[value.attribute].kind
+            kind = self.schedule.inputs[value.attribute].kind
             zero = Constant(0, INT64)
             self.known[value] = writer.let(
-                "load", value.type, pointers[value.attribute], zero, attribute=kind, name=self.plan.name(value)
+                "load", value.type, pointers[value.attribute], zero, attribute=kind, name=self.schedule.name(value)
             )
         elif value.op == "columns":
             count = self.column_count
             self.known[value] = (
                 count
                 if value.type == INT64
-                else writer.let(f"to_{value.type}", value.type, count, name=self.plan.name(value))
+                else writer.let(f"to_{value.type}", value.type, count, name=self.schedule.name(value))
             )
         else:
             operands = [self.scalar(operand) for operand in value.operands]
-            self.known[value] = writer.let(value.op, value.type, *operands, name=self.plan.name(value))
+            self.known[value] = writer.let(value.op, value.type, *operands, name=self.schedule.name(value))
 
     def compute_rows(self, stage: int, pointers: dict[int, Ref]) -> None:
-        for value in self.plan.scalars(ROW, stage):
+        for value in self.schedule.scalars(ROW, stage):
             if value not in self.known:
                 self.compute(value, pointers)
 
@@ -147,14 +149,14 @@ class Builder:
         self.writer.body.append(Store(self.scalar(slot.value), pointer, Constant(0, INT64), slot.kind))
 
     def store_rows(self, pointers: dict[int, Ref]) -> None:
-        for slot in self.plan.outputs:
+        for slot in self.schedule.outputs:
             if slot.level == ROW:
                 self.store_scalar(slot, pointers[slot.index])
 
     def in_type(self, value: Value, total: Ref) -> Ref:
         if total.type == value.type:
             return total
-        return self.writer.let(f"to_{value.type}", value.type, total, name=self.plan.name(value))
+        return self.writer.let(f"to_{value.type}", value.type, total, name=self.schedule.name(value))
 
     def combined(self, op: str, a: Operand, b: Operand) -> Ref:
         return self.writer.let(COMBINED[op], b.type, a, b, lanes=b.lanes)
@@ -183,4 +185,6 @@ class Builder:
 
     def kept_values(self) -> Ref:
         """The memory of kept values in the thread's scratch memory."""
-        return self.advance(SCRATCH, "uint8", Constant(fixed_bytes(self.plan, self.layout, self.lanes), INT64), "kept")
+        return self.advance(
+            SCRATCH, "uint8", Constant(fixed_bytes(self.schedule, self.layout, self.lanes), INT64), "kept"
+        )

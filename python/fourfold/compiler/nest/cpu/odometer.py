@@ -8,7 +8,7 @@ from fourfold.compiler.ir.dtypes import BOOLEAN, INT64
 from fourfold.compiler.nest.cpu.builder import Builder
 from fourfold.compiler.nest.ir.layout import BROADCAST
 from fourfold.compiler.nest.ir.loops import Constant, Operand, Ref
-from fourfold.compiler.nest.ir.plan import Slot
+from fourfold.compiler.nest.ir.schedule import Slot
 
 
 class Odometer:

@@ -9,7 +9,7 @@ from fourfold.compiler.nest.cpu.builder import CHAINS, Builder
 from fourfold.compiler.nest.cpu.odometer import Odometer
 from fourfold.compiler.nest.ir.layout import BROADCAST, ROW_BY_ROW, UNIT, Layout
 from fourfold.compiler.nest.ir.loops import BEGIN, END, Constant, Function, Operand, Ref, Store, StoreRows
-from fourfold.compiler.nest.ir.plan import ELEMENT, NUMBER, Plan, Slot, identity, total_type
+from fourfold.compiler.nest.ir.schedule import ELEMENT, NUMBER, Schedule, Slot, identity, total_type
 
 
 class ShortRows(Builder):
@@ -18,8 +18,8 @@ class ShortRows(Builder):
     MOST_OPERATIONS = 400  # of all columns together
 
     @classmethod
-    def suits(cls, plan: Plan, layout: Layout) -> bool:
-        return len(plan.values) * layout.columns <= cls.MOST_OPERATIONS
+    def suits(cls, schedule: Schedule, layout: Layout) -> bool:
+        return len(schedule.values) * layout.columns <= cls.MOST_OPERATIONS
 
     def short_rows(self) -> Function:
         writer, axis = self.writer, self.layout.rows - 1
@@ -49,7 +49,7 @@ class ShortRows(Builder):
             self.run_vector(k, writer.let("mask", BOOLEAN, writer.index("-", count, k), lanes=lanes, name="mask"))
 
     def find_fixed(self) -> None:
-        self.fixed = {v: self.fixed_columns(v) for v in self.plan.values if self.is_fixed(v)}
+        self.fixed = {v: self.fixed_columns(v) for v in self.schedule.values if self.is_fixed(v)}
 
     # Values by column; one that is the same in all columns is the same object in each.
 
@@ -59,17 +59,17 @@ class ShortRows(Builder):
 
     def is_fixed(self, value: Value) -> bool:
         """Whether it is the same in all rows of the last axis."""
-        is_input = value.op == "input" and self.plan.level[value] > NUMBER
-        return self.plan.level[value] == NUMBER or is_input and self.classes(value)[0] == BROADCAST
+        is_input = value.op == "input" and self.schedule.level[value] > NUMBER
+        return self.schedule.level[value] == NUMBER or is_input and self.classes(value)[0] == BROADCAST
 
     def fixed_columns(self, value: Value) -> list[Operand]:
-        if self.plan.level[value] == NUMBER:
+        if self.schedule.level[value] == NUMBER:
             return [self.splat(self.scalar(value), value)] * self.layout.columns
         return self.columns_of_input(value)
 
     def columns_of_input(self, value: Value) -> list[Operand]:
         """Of an input that is the same in all rows of the last axis."""
-        slot, columns = self.plan.inputs[value.attribute], self.layout.columns
+        slot, columns = self.schedule.inputs[value.attribute], self.layout.columns
         pointer, stride = self.pointers[slot.index], self.strides[slot.index, self.axes[-1]]
         if self.classes(value)[1] == BROADCAST:
             columns = 1
@@ -77,7 +77,7 @@ class ShortRows(Builder):
         for column in range(columns):
             offset = self.writer.index("*", column, stride)
             scalar = self.writer.let(
-                "load", value.type, pointer, offset, attribute=slot.kind, name=self.plan.name(value)
+                "load", value.type, pointer, offset, attribute=slot.kind, name=self.schedule.name(value)
             )
             found.append(self.splat(scalar, value))
         return found * (self.layout.columns // columns)
@@ -85,14 +85,14 @@ class ShortRows(Builder):
     def run_vector(self, k: Operand, mask: Ref | None) -> None:
         known: dict[Value, list[Operand]] = dict(self.fixed)
         made: dict[tuple, Ref] = {}
-        for value in self.plan.values:
+        for value in self.schedule.values:
             if value in known:
                 continue
             if value.op == "input":
                 known[value] = self.loaded(value, k, mask)
             else:
                 known[value] = self.computed(value, known, made)
-        for slot in self.plan.outputs:
+        for slot in self.schedule.outputs:
             if slot.level > NUMBER:
                 self.store(slot, known[slot.value], k, mask)
 
@@ -105,13 +105,13 @@ class ShortRows(Builder):
             operands = tuple(known[operand][column] for operand in value.operands)
             key = (value.op, value.type, operands)
             if key not in made:
-                name = self.plan.name(value)
+                name = self.schedule.name(value)
                 made[key] = self.writer.let(value.op, value.type, *operands, lanes=self.lanes, name=name)
             found.append(made[key])
         return found
 
     def loaded(self, value: Value, k: Operand, mask: Ref | None) -> list[Operand]:
-        slot, columns = self.plan.inputs[value.attribute], self.layout.columns
+        slot, columns = self.schedule.inputs[value.attribute], self.layout.columns
         pointer, masks = self.pointers[slot.index], () if mask is None else (mask,)
         of_row, of_column = self.classes(value)
         if (of_row, of_column) == (ROW_BY_ROW, UNIT):
@@ -119,7 +119,7 @@ class ShortRows(Builder):
             return [
                 self.writer.let(
                     "load_column", value.type, pointer, offset, *masks,
-                    lanes=self.lanes, attribute=(slot.kind, column, columns), name=self.plan.name(value),
+                    lanes=self.lanes, attribute=(slot.kind, column, columns), name=self.schedule.name(value),
                 )
                 for column in range(columns)
             ]  # fmt: skip
@@ -133,7 +133,7 @@ class ShortRows(Builder):
                 place.append(self.strides[slot.index, self.axis])
             found.append(
                 self.writer.let(
-                    op, value.type, *place, lanes=self.lanes, attribute=slot.kind, name=self.plan.name(value)
+                    op, value.type, *place, lanes=self.lanes, attribute=slot.kind, name=self.schedule.name(value)
                 )
             )
         return found * (columns // len(found))
@@ -173,7 +173,7 @@ class ShortRows(Builder):
         total = self.combined(value.op, Constant(identity(value.op, type), type, self.lanes), lanes[0])
         if type == value.type:
             return total
-        return self.writer.let(f"to_{value.type}", value.type, total, lanes=self.lanes, name=self.plan.name(value))
+        return self.writer.let(f"to_{value.type}", value.type, total, lanes=self.lanes, name=self.schedule.name(value))
 
     def both(self, op: str, a: Operand | None, b: Operand | None) -> Operand | None:
         return b if a is None else a if b is None else self.combined(op, a, b)

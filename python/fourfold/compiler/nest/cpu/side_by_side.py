@@ -12,7 +12,7 @@ from fourfold.compiler.nest.cpu.builder import CHAINS, REDUCTION_BLOCK, ROWS_TOG
 from fourfold.compiler.nest.cpu.short_rows import ShortRows
 from fourfold.compiler.nest.ir.layout import BROADCAST, UNIT
 from fourfold.compiler.nest.ir.loops import SCRATCH, Constant, Function, Operand, Prefetch, Ref, Store
-from fourfold.compiler.nest.ir.plan import ELEMENT, NUMBER, ROW, SIZES, Slot, identity, total_type
+from fourfold.compiler.nest.ir.schedule import ELEMENT, NUMBER, ROW, SIZES, Slot, identity, total_type
 
 Known = dict[Value, Operand]
 Masks = tuple[Ref, ...]
@@ -29,8 +29,8 @@ class SideBySide(ShortRows):
     apart, in the same few sets of the caches."""
 
     def side_by_side(self) -> Function:
-        self.row_values = self.plan.scalars(ROW)
-        self.most_sums = max(len(self.plan.sums(stage)) for stage in range(self.plan.stages))
+        self.row_values = self.schedule.scalars(ROW)
+        self.most_sums = max(len(self.schedule.sums(stage)) for stage in range(self.schedule.stages))
         self.kept_base = self.kept_values()
         return self.short_rows()
 
@@ -45,7 +45,7 @@ class SideBySide(ShortRows):
             # The distance between columns in scratch memory: the rows in whole vectors.
             vectors = writer.index("/", writer.index("+", self.rows, lanes - 1), lanes)
             self.distance = writer.index("*", vectors, lanes, "distance")
-            for stage in range(self.plan.stages):
+            for stage in range(self.schedule.stages):
                 self.each_vector(functools.partial(self.run_row_values, stage))
                 self.run_stage(stage)
             self.each_vector(self.put_rows)
@@ -61,33 +61,33 @@ class SideBySide(ShortRows):
 
     def run_row_values(self, stage: int, k: Operand, masks: Masks) -> None:
         known: Known = {}
-        for value in self.plan.scalars(ROW, stage):
+        for value in self.schedule.scalars(ROW, stage):
             known[value] = self.row_vector(value, known, k, masks)
             self.writer.body.append(Store(known[value], *self.row_at(value, k), value.type))
 
     def row_vector(self, value: Value, known: Known, k: Operand, masks: Masks) -> Operand:
         if value.op == "input":
             return self.load(value, Constant(0, INT64), k, masks)
-        if value in self.plan.sums(self.plan.stage[value] - 1):
+        if value in self.schedule.sums(self.schedule.stage[value] - 1):
             return self.total_in_type(
                 value, self.load_scratch(total_type(value.op, value.type), *self.total_at(value, k))
             )
         operands = [self.vector_of(operand, known, k) for operand in value.operands]
-        return self.writer.let(value.op, value.type, *operands, lanes=self.lanes, name=self.plan.name(value))
+        return self.writer.let(value.op, value.type, *operands, lanes=self.lanes, name=self.schedule.name(value))
 
     def vector_of(self, value: Value, known: Known, k: Operand) -> Operand:
-        if value not in known and self.plan.level[value] == ROW:
-            known[value] = self.load_scratch(value.type, *self.row_at(value, k), self.plan.name(value))
-        return self.splat(self.scalar(value), value) if self.plan.level[value] == NUMBER else known[value]
+        if value not in known and self.schedule.level[value] == ROW:
+            known[value] = self.load_scratch(value.type, *self.row_at(value, k), self.schedule.name(value))
+        return self.splat(self.scalar(value), value) if self.schedule.level[value] == NUMBER else known[value]
 
     def total_in_type(self, value: Value, total: Ref) -> Ref:
         if total.type == value.type:
             return total
-        return self.writer.let(f"to_{value.type}", value.type, total, lanes=self.lanes, name=self.plan.name(value))
+        return self.writer.let(f"to_{value.type}", value.type, total, lanes=self.lanes, name=self.schedule.name(value))
 
     def put_rows(self, k: Operand, masks: Masks) -> None:
         known: Known = {}
-        for slot in self.plan.outputs:
+        for slot in self.schedule.outputs:
             if slot.level == ROW:
                 self.put(slot, self.vector_of(slot.value, known, k), Constant(0, INT64), k, masks)
 
@@ -102,8 +102,8 @@ class SideBySide(ShortRows):
         return self.advance(SCRATCH, "uint8", Constant(bytes, INT64), name)
 
     def chains(self, value: Value) -> Ref:
-        order = self.plan.sums(self.plan.stage[value] - 1).index(value)
-        return self.scratch(order * (CHAINS * self.lanes + 1), f"{self.plan.name(value)}_chains")
+        order = self.schedule.sums(self.schedule.stage[value] - 1).index(value)
+        return self.scratch(order * (CHAINS * self.lanes + 1), f"{self.schedule.name(value)}_chains")
 
     def chain_at(self, value: Value, place: Operand | int, k: Operand) -> tuple[Ref, Operand]:
         """place: the lane of the chains."""
@@ -111,26 +111,26 @@ class SideBySide(ShortRows):
         return self.chains(value), self.writer.index("+", first, k)
 
     def total_at(self, value: Value, k: Operand) -> tuple[Ref, Operand]:
-        order = self.plan.sums(self.plan.stage[value] - 1).index(value)
-        return self.scratch((order + 1) * (CHAINS * self.lanes + 1) - 1, f"{self.plan.name(value)}_total"), k
+        order = self.schedule.sums(self.schedule.stage[value] - 1).index(value)
+        return self.scratch((order + 1) * (CHAINS * self.lanes + 1) - 1, f"{self.schedule.name(value)}_total"), k
 
     def row_at(self, value: Value, k: Operand) -> tuple[Ref, Operand]:
         order = self.most_sums * (CHAINS * self.lanes + 1) + self.row_values.index(value)
-        return self.scratch(order, f"{self.plan.name(value)}_rows"), k
+        return self.scratch(order, f"{self.schedule.name(value)}_rows"), k
 
     def kept_at(self, value: Value, column: Operand, k: Operand) -> tuple[Ref, Operand]:
         each = self.writer.index("*", self.writer.index("+", self.column_count, SLACK), self.distance)
-        offset = self.writer.index("*", each, self.plan.kept[value])
-        pointer = self.advance(self.kept_base, "uint8", offset, f"{self.plan.name(value)}_kept")
+        offset = self.writer.index("*", each, self.schedule.kept[value])
+        pointer = self.advance(self.kept_base, "uint8", offset, f"{self.schedule.name(value)}_kept")
         return pointer, self.writer.index("+", self.writer.index("*", column, self.distance), k)
 
     # A stage.
 
     def run_stage(self, stage: int) -> None:
-        writer, plan = self.writer, self.plan
-        sums = plan.sums(stage)
+        writer, schedule = self.writer, self.schedule
+        sums = schedule.sums(stage)
         if not sums:
-            if plan.stores(stage) or plan.keeps(stage):
+            if schedule.stores(stage) or schedule.keeps(stage):
                 with writer.loop(0, self.column_count, 1, name="column") as column:
                     self.run_column(stage, column)
             return
@@ -146,7 +146,7 @@ class SideBySide(ShortRows):
 
     def run_columns(self, stage: int, start: Operand, count: Operand) -> None:
         """Adds up this many columns from start on."""
-        writer, sums, group = self.writer, self.plan.sums(stage), CHAINS * self.lanes
+        writer, sums, group = self.writer, self.schedule.sums(stage), CHAINS * self.lanes
         wide = [value for value in sums if value.op == "sum_float64"]
         for value in sums:
             if value in wide:
@@ -203,7 +203,7 @@ class SideBySide(ShortRows):
     def wide_chain(self, value: Value) -> Ref:
         """The address of the sum of each lane, behind these places."""
         offset = Constant(CHAINS * self.lanes * ROWS_TOGETHER, INT64)
-        return self.advance(self.chains(value), FLOAT32, offset, f"{self.plan.name(value)}_wide")
+        return self.advance(self.chains(value), FLOAT32, offset, f"{self.schedule.name(value)}_wide")
 
     def add_wide(self, value: Value, parts: Callable[[list[Ref]], list[Ref]]) -> None:
         """parts: what is added to the sum of a lane, in this order, from the lane's places."""
@@ -246,7 +246,7 @@ class SideBySide(ShortRows):
     def run_column(self, stage: int, column: Operand, place: Operand | None = None) -> None:
         """place: the lane of the chains to which its reductions add."""
         same: Known = {}  # in all rows
-        for value in self.plan.elements(stage):
+        for value in self.schedule.elements(stage):
             if self.is_same(value, stage, same):
                 same[value] = self.element(value, stage, column, same, Constant(0, INT64), ())
         self.each_vector(functools.partial(self.run_vector_of_column, stage, column, place, same))
@@ -254,34 +254,34 @@ class SideBySide(ShortRows):
     def is_same(self, value: Value, stage: int, same: Known) -> bool:
         if value.op == "input":
             return self.layout.strides[value.attribute][self.axis] == BROADCAST
-        is_loaded = self.plan.is_loaded(value, stage)
-        return not is_loaded and all(v in same or self.plan.level[v] == NUMBER for v in value.operands)
+        is_loaded = self.schedule.is_loaded(value, stage)
+        return not is_loaded and all(v in same or self.schedule.level[v] == NUMBER for v in value.operands)
 
     def run_vector_of_column(
         self, stage: int, column: Operand, place: Operand | None, same: Known, k: Operand, masks: Masks
     ) -> None:
         own = dict(same)
-        for value in self.plan.elements(stage):
+        for value in self.schedule.elements(stage):
             if value not in own:
                 own[value] = self.element(value, stage, column, own, k, masks)
-        for value in self.plan.sums(stage):
+        for value in self.schedule.sums(stage):
             self.accumulate_at(value, self.vector_of(value.operands[0], own, k), place, k)
-        for value in self.plan.keeps(stage):
+        for value in self.schedule.keeps(stage):
             self.writer.body.append(Store(own[value], *self.kept_at(value, column, k), value.type))
-        for slot in self.plan.stores(stage):
+        for slot in self.schedule.stores(stage):
             self.put(slot, self.vector_of(slot.value, own, k), column, k, masks)
 
     def element(self, value: Value, stage: int, column: Operand, known: Known, k: Operand, masks: Masks) -> Operand:
-        name = self.plan.name(value)
+        name = self.schedule.name(value)
         if value.op == "input":
             return self.load(value, column, k, masks)
-        if self.plan.is_loaded(value, stage):
+        if self.schedule.is_loaded(value, stage):
             return self.load_scratch(value.type, *self.kept_at(value, column, k), name)
         operands = [self.vector_of(operand, known, k) for operand in value.operands]
         return self.writer.let(value.op, value.type, *operands, lanes=self.lanes, name=name)
 
     def load(self, value: Value, column: Operand, k: Operand, masks: Masks) -> Operand:
-        slot, name = self.plan.inputs[value.attribute], self.plan.name(value)
+        slot, name = self.schedule.inputs[value.attribute], self.schedule.name(value)
         pointer, of_row = self.place_of(slot, column)
         if of_row == BROADCAST:
             scalar = self.writer.let("load", value.type, pointer, Constant(0, INT64), attribute=slot.kind, name=name)

@@ -16,7 +16,7 @@ from fourfold.compiler.nest.cpu.odometer import Odometer
 from fourfold.compiler.nest.cpu.steps import StepsBody
 from fourfold.compiler.nest.cpu.vectors import Position, Sum, VectorBody
 from fourfold.compiler.nest.ir.loops import SCRATCH, Constant, Operand, Ref
-from fourfold.compiler.nest.ir.plan import SIZES, identity, total_type
+from fourfold.compiler.nest.ir.schedule import SIZES, identity, total_type
 
 Body = Callable[[list[Operand], "Ref | None", "Ref | None"], None]
 
@@ -24,17 +24,17 @@ Body = Callable[[list[Operand], "Ref | None", "Ref | None"], None]
 class Stages(Builder):
     def run_stage(self, stage: int, pointers: dict[int, Ref]) -> dict[Value, Ref]:
         """Runs a stage; returns its reductions' totals."""
-        writer, plan = self.writer, self.plan
-        sums = plan.sums(stage)
+        writer, schedule = self.writer, self.schedule
+        sums = schedule.sums(stage)
         if not sums:
-            if plan.stores(stage) or plan.keeps(stage):
+            if schedule.stores(stage) or schedule.keeps(stage):
                 self.run_block(stage, pointers, Constant(0, INT64), self.column_count)
             return {}
         totals = {}
         for value in sums:
             type = total_type(value.op, value.type)
             first = Constant(identity(value.op, type), type)
-            totals[value] = writer.variable(type, first, name=f"{plan.name(value)}_total")
+            totals[value] = writer.variable(type, first, name=f"{schedule.name(value)}_total")
         with writer.loop(0, self.column_count, REDUCTION_BLOCK, name="start") as start:
             count = writer.index("min", REDUCTION_BLOCK, writer.index("-", self.column_count, start), "count")
             for value, part in self.run_block(stage, pointers, start, count).items():
@@ -43,7 +43,7 @@ class Stages(Builder):
 
     def run_block(self, stage: int, pointers: dict[int, Ref], start: Operand, count: Operand) -> dict[Value, Ref]:
         """Runs a stage over this many columns of a row; returns its reductions' results there."""
-        sums = {value: Sum(value) for value in self.plan.sums(stage)}
+        sums = {value: Sum(value) for value in self.schedule.sums(stage)}
         if self.has_one_axis(stage):
             for each in sums.values():
                 each.chains = self.new_chains(each.value)
@@ -57,13 +57,13 @@ class Stages(Builder):
         """Whether the axes of a row's columns act as one axis for all tensors of a stage. They may not for other
         tensors of the program: the weights of a group norm repeat along each channel, and are read after the
         statistics."""
-        loaded = [value.attribute for value in self.plan.elements(stage) if value.op == "input"]
-        stored = [slot.index for slot in self.plan.stores(stage) if not slot.is_column_sum]
+        loaded = [value.attribute for value in self.schedule.elements(stage) if value.op == "input"]
+        stored = [slot.index for slot in self.schedule.stores(stage) if not slot.is_column_sum]
         return all(self.layout.has_dense_columns(tensor) for tensor in (*loaded, *stored))
 
     def new_chains(self, value: Value) -> list[Ref]:
         first = Constant(identity(value.op, value.type), value.type, self.lanes)
-        name = f"{self.plan.name(value)}_lanes"
+        name = f"{self.schedule.name(value)}_lanes"
         count = 1 if value.op == "sum_float64" else CHAINS
         return [self.writer.variable(value.type, first, self.lanes, name) for _ in range(count)]
 

@@ -11,25 +11,25 @@ from fourfold.compiler.nest.cpu.steps_of_rows import COPIES, are_numbers, check_
 from fourfold.compiler.nest.cpu.vectors import Position, Sum, VectorBody
 from fourfold.compiler.nest.ir.layout import BROADCAST, ROWS, Layout
 from fourfold.compiler.nest.ir.loops import Operand, Ref
-from fourfold.compiler.nest.ir.plan import ELEMENT, NotCompiled, Plan, Slot
+from fourfold.compiler.nest.ir.schedule import ELEMENT, NotCompiled, Schedule, Slot
 from fourfold.compiler.nest.ir.steps import IN_REGISTERS, LoopOverSteps, moving
 
 
-def check_steps(plan: Plan, layout: Layout) -> None:
+def check_steps(schedule: Schedule, layout: Layout) -> None:
     """Raises NotCompiled."""
     if layout.split == ROWS:
-        return check_rows(plan, layout)
+        return check_rows(schedule, layout)
     if layout.transposed is not None:
         raise NotCompiled("tensors with transposed layouts within a step")
-    for slot, feed in zip(plan.inputs, layout.steps.feeds, strict=True):
-        if feed is not None and not slot.kind == plan.outputs[feed].kind in IN_REGISTERS:
+    for slot, feed in zip(schedule.inputs, layout.steps.feeds, strict=True):
+        if feed is not None and not slot.kind == schedule.outputs[feed].kind in IN_REGISTERS:
             raise NotCompiled(f"a state of {slot.kind}")
-    if are_numbers(plan):
+    if are_numbers(schedule):
         return None
-    for slot, feed in zip(plan.inputs, layout.steps.feeds, strict=True):
+    for slot, feed in zip(schedule.inputs, layout.steps.feeds, strict=True):
         if feed is not None and slot.level != ELEMENT:
             raise NotCompiled("a state of one number beside larger ones needs their shape")
-    if any(slot.level != ELEMENT or slot.is_column_sum or slot.interleaved != (0, 1) for slot in plan.outputs):
+    if any(slot.level != ELEMENT or slot.is_column_sum or slot.interleaved != (0, 1) for slot in schedule.outputs):
         raise NotCompiled("a result of a step that is not a series of whole vectors")
     return None
 
@@ -38,8 +38,8 @@ class StepsBody(VectorBody):
     """All steps of several vectors."""
 
     def __init__(self, builder: Builder, stage: int, place: Position, sums: dict[Value, Sum], buffered: Operand | None):
-        self.moving = moving(builder.plan, builder.layout.steps)
-        self.numbers = [v for v in builder.plan.values if v in self.moving and builder.plan.level[v] < ELEMENT]
+        self.moving = moving(builder.schedule, builder.layout.steps)
+        self.numbers = [v for v in builder.schedule.values if v in self.moving and builder.schedule.level[v] < ELEMENT]
         super().__init__(builder, stage, place, sums, buffered)
 
     @property
@@ -77,14 +77,14 @@ class StepsOfVectors(LoopOverSteps):
         super().__init__(body.builder, body.place.pointers)
         self.body, self.places, self.mask = body, places, mask
         of_step = {*body.values, *body.numbers}
-        self.values = [value for value in self.plan.values if value in of_step]
+        self.values = [value for value in self.schedule.values if value in of_step]
 
     def given(self) -> dict[Value, list[Operand]]:
         return {value: [splat] * len(self.places) for value, splat in self.body.splats.items()}
 
     def computed(self, value: Value, known: dict[Value, list[Operand]], pointers: dict[int, Ref]) -> list[Operand]:
         self.body.place = replace(self.body.place, pointers=pointers)
-        if self.plan.level[value] < ELEMENT:
+        if self.schedule.level[value] < ELEMENT:
             operands = {operand: known[operand][0] for operand in value.operands}
             return [self.body.vector(value, operands, self.places[0], self.mask)] * len(self.places)
         found = []

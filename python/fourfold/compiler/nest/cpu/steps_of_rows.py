@@ -13,7 +13,7 @@ from fourfold.compiler.nest.cpu.builder import CHAINS, Builder
 from fourfold.compiler.nest.cpu.short_rows import ShortRows
 from fourfold.compiler.nest.ir.layout import BROADCAST, UNIT, Layout
 from fourfold.compiler.nest.ir.loops import Constant, Operand, Ref, Store
-from fourfold.compiler.nest.ir.plan import ELEMENT, NUMBER, NotCompiled, Plan, Slot, identity, total_type
+from fourfold.compiler.nest.ir.schedule import ELEMENT, NUMBER, NotCompiled, Schedule, Slot, identity, total_type
 from fourfold.compiler.nest.ir.steps import IN_REGISTERS, LoopOverSteps, moving
 
 LONGEST = 128  # columns of a row that a step reduces
@@ -21,41 +21,41 @@ COPIES = 4  # vectors at a time without reductions: each waits for its own state
 MOST_OPERATIONS = 3000  # of all columns together, for rows side by side
 
 
-def check_rows(plan: Plan, layout: Layout) -> None:
+def check_rows(schedule: Schedule, layout: Layout) -> None:
     """Raises NotCompiled."""
     if layout.axes - layout.rows != 1:
         raise NotCompiled("rows of several axes in a step with reductions or numbers")
-    if layout.columns > LONGEST and has_reductions(plan):
+    if layout.columns > LONGEST and has_reductions(schedule):
         raise NotCompiled(f"rows of more than {LONGEST} columns in a step with reductions")
-    if layout.transposed is not None and not lie_side_by_side(plan, layout):
+    if layout.transposed is not None and not are_rows_adjacent(schedule, layout):
         raise NotCompiled("tensors with transposed layouts within a step")
-    for slot, feed in zip(plan.inputs, layout.steps.feeds, strict=True):
+    for slot, feed in zip(schedule.inputs, layout.steps.feeds, strict=True):
         if feed is None:
             continue
         if slot.level == NUMBER:
             raise NotCompiled("a state of one number beside larger ones needs their shape")
-        new = plan.outputs[feed]
+        new = schedule.outputs[feed]
         if not slot.kind == new.kind in IN_REGISTERS or slot.level != new.level:
             raise NotCompiled(f"a state of {slot.kind}, or one whose new value has another shape")
-    if any(slot.level == NUMBER or slot.is_column_sum or slot.interleaved != (0, 1) for slot in plan.outputs):
+    if any(slot.level == NUMBER or slot.is_column_sum or slot.interleaved != (0, 1) for slot in schedule.outputs):
         raise NotCompiled("a result of a step that has no element for each row")
 
 
-def has_reductions(plan: Plan) -> bool:
-    return any(value.op in REDUCTIONS for value in plan.values)
+def has_reductions(schedule: Schedule) -> bool:
+    return any(value.op in REDUCTIONS for value in schedule.values)
 
 
-def lie_side_by_side(plan: Plan, layout: Layout) -> bool:
+def are_rows_adjacent(schedule: Schedule, layout: Layout) -> bool:
     """Whether a vector can hold one column of many rows of each tensor."""
-    if layout.transposed != layout.rows - 1 or len(plan.values) * layout.columns > MOST_OPERATIONS:
+    if layout.transposed != layout.rows - 1 or len(schedule.values) * layout.columns > MOST_OPERATIONS:
         return False
-    of_elements = (slot for slot in (*plan.inputs, *plan.outputs) if slot.level == ELEMENT)
+    of_elements = (slot for slot in (*schedule.inputs, *schedule.outputs) if slot.level == ELEMENT)
     return all(layout.strides[slot.index][layout.transposed] in (UNIT, BROADCAST) for slot in of_elements)
 
 
-def are_numbers(plan: Plan) -> bool:
+def are_numbers(schedule: Schedule) -> bool:
     """Whether a step has no tensors of more than one element."""
-    return all(slot.level == NUMBER and slot.interleaved == (0, 1) for slot in (*plan.inputs, *plan.outputs))
+    return all(slot.level == NUMBER and slot.interleaved == (0, 1) for slot in (*schedule.inputs, *schedule.outputs))
 
 
 class StepsOfNumbers(LoopOverSteps):
@@ -67,12 +67,12 @@ class StepsOfNumbers(LoopOverSteps):
         if value.op == "input":
             return self.loaded(value, pointers)
         operands = [known[operand][0] for operand in value.operands]
-        return [self.writer.let(value.op, value.type, *operands, name=self.plan.name(value))]
+        return [self.writer.let(value.op, value.type, *operands, name=self.schedule.name(value))]
 
     def loaded(self, value: Value, pointers: dict[int, Ref]) -> list[Operand]:
-        slot, zero = self.plan.inputs[value.attribute], Constant(0, INT64)
+        slot, zero = self.schedule.inputs[value.attribute], Constant(0, INT64)
         place = pointers[slot.index], zero
-        return [self.writer.let("load", value.type, *place, attribute=slot.kind, name=self.plan.name(value))]
+        return [self.writer.let("load", value.type, *place, attribute=slot.kind, name=self.schedule.name(value))]
 
     def store(self, slot: Slot, values: list[Operand], pointers: dict[int, Ref]) -> None:
         self.writer.body.append(Store(values[0], pointers[slot.index], Constant(0, INT64), slot.kind))
@@ -81,7 +81,7 @@ class StepsOfNumbers(LoopOverSteps):
 def write_row(builder: Builder, pointers: dict[int, Ref]) -> None:
     """All steps of a row; without reductions, of a few vectors at a time."""
     columns, writer = builder.layout.columns, builder.writer
-    most = columns if has_reductions(builder.plan) else COPIES * builder.lanes
+    most = columns if has_reductions(builder.schedule) else COPIES * builder.lanes
     whole = columns // most * most
 
     def write(start: Operand, count: int) -> None:
@@ -108,7 +108,7 @@ class StepsOfRow(LoopOverSteps):
         self.mask = self.writer.let("mask", BOOLEAN, rest, lanes=self.lanes, name="mask") if rest.value else None
 
     def computed(self, value: Value, known: dict[Value, list[Operand]], pointers: dict[int, Ref]) -> list[Operand]:
-        builder, level = self.builder, self.plan.level[value]
+        builder, level = self.builder, self.schedule.level[value]
         if level == NUMBER and value not in self.moving:
             return [builder.scalar(value)]
         if value.op == "input":
@@ -121,13 +121,13 @@ class StepsOfRow(LoopOverSteps):
         return [self.let(value, [each[k] for each in operands], self.lanes) for k in range(len(self.starts))]
 
     def let(self, value: Value, operands: list[Operand], lanes: int) -> Ref:
-        return self.writer.let(value.op, value.type, *operands, lanes=lanes, name=self.plan.name(value))
+        return self.writer.let(value.op, value.type, *operands, lanes=lanes, name=self.schedule.name(value))
 
     def vectors(self, value: Value, own: list[Operand]) -> list[Operand]:
-        return own if self.plan.level[value] == ELEMENT else [self.builder.splat(own[0], value)] * len(self.starts)
+        return own if self.schedule.level[value] == ELEMENT else [self.builder.splat(own[0], value)] * len(self.starts)
 
     def loaded(self, value: Value, pointers: dict[int, Ref]) -> list[Operand]:
-        slot, name = self.plan.inputs[value.attribute], self.plan.name(value)
+        slot, name = self.schedule.inputs[value.attribute], self.schedule.name(value)
 
         def load(op: str, *place: Operand, lanes: int) -> Ref:
             return self.writer.let(op, value.type, *place, lanes=lanes, attribute=slot.kind, name=name)
@@ -204,7 +204,7 @@ class StepsSideBySide(ShortRows):
         return value not in self.moving and super().is_fixed(value)
 
     def find_fixed(self) -> None:
-        self.moving = moving(self.plan, self.layout.steps)
+        self.moving = moving(self.schedule, self.layout.steps)
         super().find_fixed()
 
     def reduced(self, value: Value, columns: list[Operand]) -> Ref:

@@ -10,7 +10,7 @@ from fourfold.compiler.ir.values import Value
 from fourfold.compiler.nest.cpu.builder import SLACK, Builder
 from fourfold.compiler.nest.ir.layout import BROADCAST, UNIT
 from fourfold.compiler.nest.ir.loops import Constant, Operand, Ref, Store, StoreRows
-from fourfold.compiler.nest.ir.plan import ELEMENT, Slot, cost
+from fourfold.compiler.nest.ir.schedule import ELEMENT, Slot, cost
 
 EXPENSIVE = 10  # the cost of an operation at which two vectors at a time keep a processor busy
 LONG = 24  # the number of operations with the same effect
@@ -41,10 +41,10 @@ class VectorBody:
 
     def __init__(self, builder: Builder, stage: int, place: Position, sums: dict[Value, Sum], buffered: Operand | None):
         self.builder, self.stage, self.place, self.sums, self.buffered = builder, stage, place, sums, buffered
-        self.plan, self.writer, self.lanes = builder.plan, builder.writer, builder.lanes
-        self.values = self.plan.elements(stage)
-        self.stores = self.plan.stores(stage)
-        self.keeps = self.plan.keeps(stage)
+        self.schedule, self.writer, self.lanes = builder.schedule, builder.writer, builder.lanes
+        self.values = self.schedule.elements(stage)
+        self.stores = self.schedule.stores(stage)
+        self.keeps = self.schedule.keeps(stage)
         self.splats: dict[Value, Operand] = {}
         self.inner = builder.axes[-1]
         self.groups = list(self.grouped())
@@ -63,7 +63,7 @@ class VectorBody:
 
     @property
     def copies(self) -> int:
-        computed = [value for value in self.values if not self.plan.is_loaded(value, self.stage)]
+        computed = [value for value in self.values if not self.schedule.is_loaded(value, self.stage)]
         return 2 if cost(computed) >= EXPENSIVE or len(computed) > LONG else 4
 
     def hoist(self) -> None:
@@ -71,7 +71,7 @@ class VectorBody:
         for value in self.values:
             if value.op == "input" and self.stride(value.attribute) == BROADCAST and not self.changes(value):
                 self.splats[value] = self.builder.splat(self.load(value, None, None), value)
-            elif not self.plan.is_loaded(value, self.stage):
+            elif not self.schedule.is_loaded(value, self.stage):
                 for operand in value.operands:
                     self.hoist_scalar(operand)
         for value in (*(slot.value for slot in self.stores), *(value.operands[0] for value in self.sums)):
@@ -82,7 +82,7 @@ class VectorBody:
         return False
 
     def hoist_scalar(self, value: Value) -> None:
-        if self.plan.level[value] < ELEMENT and value not in self.splats:
+        if self.schedule.level[value] < ELEMENT and value not in self.splats:
             self.splats[value] = self.builder.splat(self.builder.scalar(value), value)
 
     def stride(self, slot: int) -> str:
@@ -96,10 +96,10 @@ class VectorBody:
 
     def load(self, value: Value, k: Operand | None, mask: Ref | None) -> Ref:
         """An input's vector at an index, or its number if k is None."""
-        slot = self.plan.inputs[value.attribute]
+        slot = self.schedule.inputs[value.attribute]
         pointer = self.place.pointers[slot.index]
         if k is None:
-            zero, name = Constant(0, INT64), self.plan.name(value)
+            zero, name = Constant(0, INT64), self.schedule.name(value)
             return self.writer.let("load", value.type, pointer, zero, attribute=slot.kind, name=name)
         operands: list[Operand] = [pointer, k]
         if mask is not None:
@@ -112,7 +112,7 @@ class VectorBody:
             *(() if stride is None else (stride,)),
             lanes=self.lanes,
             attribute=slot.kind,
-            name=self.plan.name(value),
+            name=self.schedule.name(value),
         )
 
     def write(self, places: list[Operand], mask: Ref | None, chain: Ref | None) -> None:
@@ -147,10 +147,10 @@ class VectorBody:
                 self.writer.body.append(StoreRows(vectors, pointer, offset, slots[0].kind, mask))
 
     def vector(self, value: Value, known: dict[Value, Operand], k: Operand, mask: Ref | None) -> Ref:
-        name = self.plan.name(value)
+        name = self.schedule.name(value)
         if value.op == "input":
             return self.load(value, k, mask)
-        if self.plan.is_loaded(value, self.stage):
+        if self.schedule.is_loaded(value, self.stage):
             masks = () if mask is None else (mask,)
             place = (self.kept(value), self.column(k), *masks)
             return self.writer.let("load", value.type, *place, lanes=self.lanes, attribute=value.type, name=name)
@@ -163,8 +163,8 @@ class VectorBody:
     def kept(self, value: Value) -> Ref:
         builder = self.builder
         each = self.writer.index("+", builder.column_count, SLACK)
-        offset = self.writer.index("*", each, self.plan.kept[value])
-        return builder.advance(builder.kept_base, "uint8", offset, f"{self.plan.name(value)}_kept")
+        offset = self.writer.index("*", each, self.schedule.kept[value])
+        return builder.advance(builder.kept_base, "uint8", offset, f"{self.schedule.name(value)}_kept")
 
     def put(self, vector: Operand, pointer: Ref, k: Operand, kind: str, mask: Ref | None) -> None:
         self.writer.body.append(Store(vector, pointer, k, kind, mask))

@@ -11,7 +11,7 @@ from fourfold.compiler.ir.values import Value
 from fourfold.compiler.nest.grid.layout import GridLayout
 from fourfold.compiler.nest.ir.layout import BROADCAST, UNIT
 from fourfold.compiler.nest.ir.loops import INDEX, POINTER, Barrier, Constant, Kernel, Operand, Ref, Store, When, Writer
-from fourfold.compiler.nest.ir.plan import COMBINED, ELEMENT, NUMBER, ROW, Plan, Slot, identity
+from fourfold.compiler.nest.ir.schedule import COMBINED, ELEMENT, NUMBER, ROW, Schedule, Slot, identity
 
 # The numbers that a call passes: cpp/program/grid.cpp has the same order. After them come each axis' size, each axis'
 # stride by tensor, for a loop over steps their count and each tensor's stride, and each input that is a number.
@@ -41,12 +41,12 @@ class ThreadVector:
 class GridBuilder:
     """Builds one kernel."""
 
-    def __init__(self, name: str, plan: Plan, layout: GridLayout, threads: int):
-        self.plan, self.layout, self.lanes = plan, layout, layout.lanes
+    def __init__(self, name: str, schedule: Schedule, layout: GridLayout, threads: int):
+        self.schedule, self.layout, self.lanes = schedule, layout, layout.lanes
         self.writer = Writer(layout.lanes, INDEX)
         self.kernel = Kernel(name, self.writer.body, threads)
-        self.slots: list[Slot] = [*plan.inputs, *plan.outputs]
-        self.numbers = [slot.index for slot in plan.inputs if plan.program.inputs[slot.index].kind == "number"]
+        self.slots: list[Slot] = [*schedule.inputs, *schedule.outputs]
+        self.numbers = [slot.index for slot in schedule.inputs if schedule.program.inputs[slot.index].kind == "number"]
         self.axes = range(layout.axes)
         self.row_axes, self.column_axes = self.axes[: layout.rows], self.axes[layout.rows :]
         self.known: dict[Value, Operand] = {}  # numbers, and the current row's values
@@ -57,7 +57,7 @@ class GridBuilder:
         self.column_count = self.argument(COLUMN_COUNT, "columns")
         self.thread = self.writer.let("thread", INDEX, name="thread")
         self.block = self.writer.let("block", INDEX, name="block")
-        for value in plan.scalars(NUMBER):
+        for value in schedule.scalars(NUMBER):
             self.compute(value, {})
 
     # The call's arguments.
@@ -114,7 +114,7 @@ class GridBuilder:
         return Constant(value.attribute, value.type) if value.is_constant else self.known[value]
 
     def compute(self, value: Value, offsets: dict[int, Operand]) -> None:
-        writer, name = self.writer, self.plan.name(value)
+        writer, name = self.writer, self.schedule.name(value)
         if value.op == "number":
             index = first_number(self.layout) + self.numbers.index(value.attribute)
             self.known[value] = writer.let("number", value.type, attribute=index, name=name)
@@ -127,24 +127,24 @@ class GridBuilder:
             self.known[value] = writer.let(value.op, value.type, *operands, name=name)
 
     def compute_rows(self, stage: int, offsets: dict[int, Operand]) -> None:
-        for value in self.plan.scalars(ROW, stage):
+        for value in self.schedule.scalars(ROW, stage):
             if value not in self.known:
                 self.compute(value, offsets)
 
     def load(self, value: Value, offset: Operand, valid: Ref | None = None) -> Ref:
-        slot = self.plan.inputs[value.attribute]
-        place, name = (self.base[slot.index], offset, *filter(None, (valid,))), self.plan.name(value)
+        slot = self.schedule.inputs[value.attribute]
+        place, name = (self.base[slot.index], offset, *filter(None, (valid,))), self.schedule.name(value)
         return self.writer.let("load", value.type, *place, attribute=slot.kind, name=name)
 
     def store_scalars(self, level: int, offsets: dict[int, Operand]) -> None:
-        for slot in self.plan.outputs:
+        for slot in self.schedule.outputs:
             if slot.level == level and not slot.is_column_sum:
                 offset = offsets.get(slot.index, Constant(0, INDEX))
                 self.writer.body.append(Store(self.scalar(slot.value), self.base[slot.index], offset, slot.kind))
 
     def store_numbers(self) -> None:
         """Stores the outputs of one number, by the call's first thread."""
-        if any(slot.level == NUMBER and not slot.is_column_sum for slot in self.plan.outputs):
+        if any(slot.level == NUMBER and not slot.is_column_sum for slot in self.schedule.outputs):
             is_first = self.both(self.let("equal", self.thread, 0), self.let("equal", self.block, 0))
             with self.writer.when(is_first):
                 self.store_scalars(NUMBER, {})
@@ -190,7 +190,7 @@ class GridBuilder:
         scalar = self.scalar(value)
         if isinstance(scalar, Constant):
             return Constant(scalar.value, scalar.type, self.lanes)
-        return self.writer.let("splat", scalar.type, scalar, lanes=self.lanes, name=self.plan.name(value))
+        return self.writer.let("splat", scalar.type, scalar, lanes=self.lanes, name=self.schedule.name(value))
 
     def write(self, values: Sequence[Value], places: Sequence[ThreadVector]) -> None:
         """Computes the values that the places lack, operation by operation for all places, so that all loads come
@@ -204,10 +204,10 @@ class GridBuilder:
         if value.op == "input":
             return self.load_vector(value, place)
         operands = [self.operand(operand, place) for operand in value.operands]
-        return self.writer.let(value.op, value.type, *operands, lanes=self.lanes, name=self.plan.name(value))
+        return self.writer.let(value.op, value.type, *operands, lanes=self.lanes, name=self.schedule.name(value))
 
     def operand(self, value: Value, place: ThreadVector) -> Operand:
-        if self.plan.level[value] == ELEMENT:
+        if self.schedule.level[value] == ELEMENT:
             return place.known[value]
         if value not in place.known:
             place.known[value] = self.splat(value)
@@ -220,8 +220,8 @@ class GridBuilder:
         return self.strides[slot.index, self.axes[-1]]
 
     def load_vector(self, value: Value, place: ThreadVector) -> Operand:
-        slot, writer = self.plan.inputs[value.attribute], self.writer
-        offset, name = place.offsets.get(slot.index, Constant(0, INDEX)), self.plan.name(value)
+        slot, writer = self.schedule.inputs[value.attribute], self.writer
+        offset, name = place.offsets.get(slot.index, Constant(0, INDEX)), self.schedule.name(value)
         step = self.step_of(slot)
         if step == Constant(0, INDEX):
             one = self.load(value, offset, place.valid)
@@ -272,7 +272,7 @@ class GridBuilder:
         if not vector.lanes:
             return vector
         op = "sum" if value.op == "sum_float64" else value.op
-        return self.writer.let("fold", value.type, vector, attribute=op, name=self.plan.name(value))
+        return self.writer.let("fold", value.type, vector, attribute=op, name=self.schedule.name(value))
 
     def exchanged(self, op: str, total: Operand, group: int) -> Operand:
         """Combines the totals of this many adjacent threads; each of them gets the result."""

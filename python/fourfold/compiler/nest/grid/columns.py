@@ -7,7 +7,7 @@ from fourfold.compiler.nest.grid.builder import CHUNK, CHUNKS, LANES_OF_GROUP, L
 from fourfold.compiler.nest.grid.layout import GridLayout
 from fourfold.compiler.nest.ir.layout import BROADCAST
 from fourfold.compiler.nest.ir.loops import INDEX, Constant, Kernel, Operand, Ref, Store
-from fourfold.compiler.nest.ir.plan import ROW, Plan, Slot
+from fourfold.compiler.nest.ir.schedule import ROW, Schedule, Slot
 
 IN_FLIGHT = 8  # chunks' sums that a thread loads before it adds them
 PARTS = LIMITS["parts_of_rows"]  # of a chunk, which a block's threads add up in parallel
@@ -16,12 +16,12 @@ PARTS = LIMITS["parts_of_rows"]  # of a chunk, which a block's threads add up in
 class Columns(GridBuilder):
     """Adjacent threads process adjacent vectors of columns, in the rows of one part of the block's chunk."""
 
-    def __init__(self, name: str, plan: Plan, layout: GridLayout):
-        super().__init__(name, plan, layout, LANES_OF_GROUP * PARTS)
+    def __init__(self, name: str, schedule: Schedule, layout: GridLayout):
+        super().__init__(name, schedule, layout, LANES_OF_GROUP * PARTS)
         index = self.writer.index
         self.own = index("%", self.thread, LANES_OF_GROUP, "own")
         self.part = index("/", self.thread, LANES_OF_GROUP, "part")
-        self.sums = [slot for slot in plan.outputs if slot.is_column_sum]
+        self.sums = [slot for slot in schedule.outputs if slot.is_column_sum]
 
     def whole(self, slot: Slot, total: Operand) -> Operand:
         """The total of all parts of the block."""
@@ -31,8 +31,8 @@ class Columns(GridBuilder):
 class SumsOfChunks(Columns):
     """Sums over the rows of a chunk. The block's index gives the chunk and the columns."""
 
-    def __init__(self, plan: Plan, layout: GridLayout):
-        super().__init__("columns", plan, layout)
+    def __init__(self, schedule: Schedule, layout: GridLayout):
+        super().__init__("columns", schedule, layout)
 
     def write_kernel(self) -> Kernel:
         writer, lanes = self.writer, self.lanes
@@ -51,12 +51,12 @@ class SumsOfChunks(Columns):
         first = writer.index("+", begin, self.part, "first")
         has_rows = self.let("<", first, end, name="has_rows")
         of_all_rows = ThreadVector(of_column, self.both(self.is_column, has_rows))
-        self.write([value for value in self.plan.elements(0) if self.is_of_all_rows(value)], [of_all_rows])
+        self.write([value for value in self.schedule.elements(0) if self.is_of_all_rows(value)], [of_all_rows])
         with writer.loop(first, end, PARTS * self.layout.copies, name="at") as at:
             places = [self.place(at, copy, end, of_column) for copy in range(self.layout.copies)]
             for place in places:
                 place.known |= of_all_rows.known
-            self.write(self.plan.elements(0), places)
+            self.write(self.schedule.elements(0), places)
             for place in places:
                 self.add(place, sums)
         for slot in self.sums:
@@ -78,15 +78,15 @@ class SumsOfChunks(Columns):
         both = {k: self.writer.index("+", a, of_column[k]) if k in of_column else a for k, a in of_row.items()}
         place, numbers = ThreadVector(of_column | both, valid), dict(self.known)
         self.compute_rows(0, of_row)
-        place.known = {value: self.splat(value) for value in self.plan.scalars(ROW, 0)}
-        if any(slot.level == ROW for slot in self.plan.outputs):
+        place.known = {value: self.splat(value) for value in self.schedule.scalars(ROW, 0)}
+        if any(slot.level == ROW for slot in self.schedule.outputs):
             with self.writer.when(self.both(valid, self.let("equal", self.column, 0))):
                 self.store_scalars(ROW, of_row)
         self.known = numbers
         return place
 
     def add(self, place: ThreadVector, sums: dict[int, Ref]) -> None:
-        for slot in self.plan.stores(0):
+        for slot in self.schedule.stores(0):
             if slot.is_column_sum:
                 vector = self.masked("sum", self.operand(slot.value, place), place.valid)
                 new = self.combined("sum", self.writer.get(sums[slot.index]), vector)
@@ -111,8 +111,8 @@ class SumsOfChunks(Columns):
 class Finish(Columns):
     """The sums of all chunks, column by column."""
 
-    def __init__(self, plan: Plan, layout: GridLayout):
-        super().__init__("finish", plan, layout)
+    def __init__(self, schedule: Schedule, layout: GridLayout):
+        super().__init__("finish", schedule, layout)
         self.lanes = 1
 
     def write_kernel(self) -> Kernel:

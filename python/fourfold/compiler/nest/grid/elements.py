@@ -7,15 +7,15 @@ from fourfold.compiler.nest.grid.builder import LIMITS, GridBuilder, ThreadVecto
 from fourfold.compiler.nest.grid.layout import GridLayout
 from fourfold.compiler.nest.ir.layout import BROADCAST
 from fourfold.compiler.nest.ir.loops import INDEX, Constant, Kernel, Operand, Ref
-from fourfold.compiler.nest.ir.plan import Plan, Slot
+from fourfold.compiler.nest.ir.schedule import Schedule, Slot
 from fourfold.compiler.nest.ir.steps import LoopOverSteps
 
 THREADS = LIMITS["threads"]
 
 
 class Elements(GridBuilder):
-    def __init__(self, plan: Plan, layout: GridLayout):
-        super().__init__("elements", plan, layout, THREADS)
+    def __init__(self, schedule: Schedule, layout: GridLayout):
+        super().__init__("elements", schedule, layout, THREADS)
         self.uniform: dict[Value, Ref] = {}
 
     def write_kernel(self) -> Kernel:
@@ -36,7 +36,7 @@ class Elements(GridBuilder):
 
     def load_uniform(self) -> None:
         """Loads inputs with one element for all, once a thread. A call without elements launches no kernel."""
-        for value in self.plan.elements(0):
+        for value in self.schedule.elements(0):
             if value.op == "input" and set(self.layout.strides[value.attribute]) == {BROADCAST}:
                 self.uniform[value] = self.load(value, Constant(0, INDEX))
 
@@ -44,7 +44,7 @@ class Elements(GridBuilder):
         if value not in self.uniform:
             return super().load_vector(value, place)
         one = self.uniform[value]
-        return self.writer.let("splat", value.type, one, lanes=self.lanes, name=self.plan.name(value))
+        return self.writer.let("splat", value.type, one, lanes=self.lanes, name=self.schedule.name(value))
 
     def place(self, at: Operand, copy: int, vectors: Operand) -> ThreadVector:
         """The loop's condition has checked the first of a thread's vectors."""
@@ -56,9 +56,9 @@ class Elements(GridBuilder):
     def write_places(self, places: list[ThreadVector]) -> None:
         if self.layout.steps is not None:
             return StepsOfPlaces(self, places).write()
-        self.write(self.plan.elements(0), places)
+        self.write(self.schedule.elements(0), places)
         for place in places:
-            for slot in self.plan.stores(0):
+            for slot in self.schedule.stores(0):
                 self.store_vector(slot, place)
         return None
 

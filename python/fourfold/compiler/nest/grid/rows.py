@@ -19,7 +19,7 @@ from fourfold.compiler.nest.grid.online import KINDS, OnlinePart
 from fourfold.compiler.nest.ir.layout import BROADCAST
 from fourfold.compiler.nest.ir.loops import INDEX, Constant, Kernel, Operand, Ref, Store
 from fourfold.compiler.nest.ir.online import OnlineSum
-from fourfold.compiler.nest.ir.plan import ROW, Plan, Slot, identity
+from fourfold.compiler.nest.ir.schedule import ROW, Schedule, Slot, identity
 
 LEAST_THREADS = LIMITS["threads"]  # of a block
 THREADS_OF_ROWS = LIMITS["threads_of_rows"]  # of a block of rows that 32 threads or fewer share
@@ -48,11 +48,11 @@ class Parts:
 class Rows(GridBuilder):
     """The threads of a row, the layout's group, are a power of two."""
 
-    def __init__(self, plan: Plan, layout: GridLayout, name: str = "rows"):
+    def __init__(self, schedule: Schedule, layout: GridLayout, name: str = "rows"):
         self.has_row_per_lane = layout.split == SIDE_BY_SIDE
         threads = LEAST_THREADS if layout.group > LANES_OF_GROUP else THREADS_OF_ROWS
         self.rows_of_block = LANES_OF_GROUP if self.has_row_per_lane else max(1, threads // layout.group)
-        super().__init__(name, plan, layout, self.rows_of_block * layout.group)
+        super().__init__(name, schedule, layout, self.rows_of_block * layout.group)
         index, thread = self.writer.index, self.thread
         # own: the thread's row within the block; lane: the thread's index within the row.
         if self.rows_of_block == 1:
@@ -63,7 +63,7 @@ class Rows(GridBuilder):
             self.own, self.lane = index("/", thread, layout.group, "own"), index("%", thread, layout.group, "lane")
         self.begin: Operand = Constant(0, INDEX)  # the first of the row's vectors that this block processes
         self.end = index("/", self.column_count, self.lanes, "vectors") if self.lanes > 1 else self.column_count
-        self.sums = [slot for slot in plan.outputs if slot.is_column_sum]
+        self.sums = [slot for slot in schedule.outputs if slot.is_column_sum]
         self.added: dict[tuple[int, int], Ref] = {}  # by slot and vector of a row: the column's sum so far
         # A block that sums columns has many rows, and no other blocks to hide the latency of one's loads and barriers.
         self.rows_in_flight = layout.copies if self.sums and layout.each else 1
@@ -93,8 +93,8 @@ class Rows(GridBuilder):
         """Operands that all rows share, loaded before the loop over rows if they fit: by vector of a row."""
         found = dict.fromkeys(
             value
-            for stage in range(self.plan.stages)
-            for value in self.plan.elements(stage)
+            for stage in range(self.schedule.stages)
+            for value in self.schedule.elements(stage)
             if value.op == "input" and all(self.layout.stride(value.attribute, a) == BROADCAST for a in self.row_axes)
         )
         if len(found) * self.layout.each * max(1, self.lanes) > MOST_HOISTED or not self.row_axes:
@@ -116,8 +116,8 @@ class Rows(GridBuilder):
         numbers = self.known
         for row in rows:
             row.known = dict(numbers)
-        for stage in range(self.plan.stages):
-            loads = [value for value in self.plan.elements(stage) if value.op == "input"]
+        for stage in range(self.schedule.stages):
+            loads = [value for value in self.schedule.elements(stage) if value.op == "input"]
             for row in rows:
                 self.known = row.known
                 self.compute_rows(stage, row.offsets)
@@ -136,7 +136,7 @@ class Rows(GridBuilder):
         for row in rows:
             self.known = row.known
             is_first = self.both(self.let("equal", self.lane, 0), row.valid)
-            if any(slot.level == ROW and not slot.is_column_sum for slot in self.plan.outputs):
+            if any(slot.level == ROW and not slot.is_column_sum for slot in self.schedule.outputs):
                 with self.writer.when(is_first):
                     self.store_scalars(ROW, row.offsets)
         self.known = numbers
@@ -165,9 +165,9 @@ class Rows(GridBuilder):
             value: writer.variable(
                 value.type, Constant(identity(value.op, value.type), value.type, self.lanes), self.lanes, "total"
             )
-            for value in self.plan.sums(stage)
+            for value in self.schedule.sums(stage)
         }
-        if not (sums or self.plan.stores(stage)):
+        if not (sums or self.schedule.stores(stage)):
             return Parts({})
         online = self.online_parts(stage)
         for part in online.values():
@@ -183,13 +183,13 @@ class Rows(GridBuilder):
         return Parts({value: writer.get(total) for value, total in sums.items()}, online)
 
     def online_parts(self, stage: int) -> dict[Value, OnlinePart]:
-        firsts = dict.fromkeys(each.first for each in self.plan.online_sums(stage))
+        firsts = dict.fromkeys(each.first for each in self.schedule.online_sums(stage))
         return {first: KINDS[first.op](first, self.writer, self.lanes, self.operand) for first in firsts}
 
     def online_totals(self, stage: int, part: Callable[[OnlineSum, Operand], Operand]) -> dict[Value, Operand]:
         """The online sums of a stage whose other totals are known. part: each thread's, relative to a shift."""
         parts = {}
-        for each in self.plan.online_sums(stage):
+        for each in self.schedule.online_sums(stage):
             for value in each.between:
                 if value not in self.known:
                     self.compute(value, {})
@@ -199,9 +199,9 @@ class Rows(GridBuilder):
     def write_stage(
         self, stage: int, places: list[ThreadVector], before: dict[Value, Ref], at: Operand | None = None
     ) -> dict[Value, Operand]:
-        self.write(self.plan.elements(stage), places)
+        self.write(self.schedule.elements(stage), places)
         totals: dict[Value, Operand] = {}
-        for value in self.plan.sums(stage):
+        for value in self.schedule.sums(stage):
             vectors = [self.summand(value, place) for place in places]
             if value in before:
                 vectors.insert(0, self.writer.get(before[value]))
@@ -209,7 +209,7 @@ class Rows(GridBuilder):
             for vector in vectors[1:]:
                 totals[value] = self.combined(value.op, totals[value], vector)
         for k, place in enumerate(places):
-            for slot in self.plan.stores(stage):
+            for slot in self.schedule.stores(stage):
                 if slot.is_column_sum:
                     self.add_to_columns(slot, place, k, at)
                 else:

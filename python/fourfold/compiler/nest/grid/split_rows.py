@@ -12,15 +12,15 @@ from fourfold.compiler.nest.grid.online import OnlinePart
 from fourfold.compiler.nest.grid.rows import Rows
 from fourfold.compiler.nest.ir.loops import Constant, Kernel, Operand, Ref, Store
 from fourfold.compiler.nest.ir.online import OnlineSum
-from fourfold.compiler.nest.ir.plan import ROW, Plan, identity
+from fourfold.compiler.nest.ir.schedule import ROW, Schedule, identity
 
 
 class SplitRows(Rows):
     """One stage of rows that several blocks share: each block reduces a chunk of a row's columns, and stores its totals
     for the kernel of the next stage."""
 
-    def __init__(self, plan: Plan, layout: GridLayout, number: int):
-        super().__init__(plan, layout, f"stage_{number}")
+    def __init__(self, schedule: Schedule, layout: GridLayout, number: int):
+        super().__init__(schedule, layout, f"stage_{number}")
         self.number_of_stage = number
 
     def write_kernel(self) -> Kernel:
@@ -48,7 +48,7 @@ class SplitRows(Rows):
             with writer.when(is_first):
                 for value, total in totals.items():
                     writer.body.append(Store(total, *self.of_chunk(value, row, self.part), value.type))
-        if stage == self.plan.stages - 1 and any(slot.level == ROW for slot in self.plan.outputs):
+        if stage == self.schedule.stages - 1 and any(slot.level == ROW for slot in self.schedule.outputs):
             with writer.when(self.both(is_first, self.let("equal", self.part, 0))):
                 self.store_scalars(ROW, offsets)
         return self.kernel
@@ -56,7 +56,7 @@ class SplitRows(Rows):
     def of_chunk(self, value: Value, row: Operand, chunk: Operand) -> tuple[Ref, Operand]:
         """The address and offset of a chunk's total: by reduction, row and chunk."""
         writer = self.writer
-        every = [v for stage in range(self.plan.stages) for v in self.plan.reductions(stage)]
+        every = [v for stage in range(self.schedule.stages) for v in self.schedule.reductions(stage)]
         each = writer.index("*", self.row_count, self.chunks)
         memory = self.advance(self.scratch(), INT64, writer.index("*", each, every.index(value)), "parts")
         return memory, writer.index("+", writer.index("*", row, self.chunks), chunk)
@@ -64,7 +64,7 @@ class SplitRows(Rows):
     def of_chunks(self, stage: int, row: Operand) -> dict[Value, Operand]:
         """Each thread's part of a row's totals of an earlier stage: the totals of some of its chunks."""
         writer, totals = self.writer, {}
-        for value in self.plan.sums(stage):
+        for value in self.schedule.sums(stage):
             first = Constant(identity(value.op, value.type), value.type)
             total = writer.variable(value.type, first, name="total")
             with writer.loop(self.lane, self.chunks, self.layout.group, name="chunk") as chunk:
@@ -85,7 +85,7 @@ class SplitRows(Rows):
 
     def stored_for(self, first: Value) -> Value:
         """The online sum in whose place chunks store theirs: the same for all of a first total."""
-        return next(each.total for each in self.plan.online.values() if each.first is first)
+        return next(each.total for each in self.schedule.online.values() if each.first is first)
 
     def online_of_chunks(
         self, parts: dict[Value, OnlinePart], row: Operand, online: OnlineSum, shift: Operand

@@ -8,15 +8,15 @@ from typing import Any
 from fourfold.compiler.ir.values import Value
 from fourfold.compiler.nest.ir.layout import Steps
 from fourfold.compiler.nest.ir.loops import Operand, Ref
-from fourfold.compiler.nest.ir.plan import Plan, Slot
+from fourfold.compiler.nest.ir.schedule import Schedule, Slot
 
 IN_REGISTERS = ("float32", "float64", "int32", "int64")  # kinds that programs compute in directly
 
 
-def moving(plan: Plan, steps: Steps) -> set[Value]:
+def moving(schedule: Schedule, steps: Steps) -> set[Value]:
     """The values that may differ from step to step."""
     found: set[Value] = set()
-    for value in plan.values:
+    for value in schedule.values:
         if steps.changes(value) or any(operand in found for operand in value.operands):
             found.add(value)
     return found
@@ -26,13 +26,13 @@ class LoopOverSteps(abc.ABC):
     """The loop over steps. A value of a step is a list of numbers or vectors. builder: a CPU's or a GPU's."""
 
     def __init__(self, builder: Any, pointers: dict[int, Ref]):
-        self.builder, self.plan, self.writer, self.lanes = builder, builder.plan, builder.writer, builder.lanes
+        self.builder, self.schedule, self.writer, self.lanes = builder, builder.schedule, builder.writer, builder.lanes
         self.layout, self.pointers = builder.layout, pointers
-        self.values = self.plan.values
-        self.moving = moving(self.plan, self.layout.steps)
+        self.values = self.schedule.values
+        self.moving = moving(self.schedule, self.layout.steps)
 
     def write(self) -> None:
-        plan, writer = self.plan, self.writer
+        schedule, writer = self.schedule, self.writer
         feeds = self.layout.steps.feeds
         fixed = self.given()
         inputs = [value for value in self.values if value.op == "input" and value not in fixed]
@@ -52,14 +52,14 @@ class LoopOverSteps(abc.ABC):
             for value in self.values:
                 if value not in now:
                     now[value] = self.computed(value, now, pointers)
-            for n, slot in enumerate(plan.outputs):
+            for n, slot in enumerate(schedule.outputs):
                 if self.is_series(slot) or n not in state_of.values():
                     self.store(slot, now[slot.value], pointers)
             for value, of in states.items():
-                for variable, new in zip(of, now[plan.outputs[state_of[value]].value], strict=True):
+                for variable, new in zip(of, now[schedule.outputs[state_of[value]].value], strict=True):
                     writer.assign(variable, new)
         for value, of in states.items():
-            slot = plan.outputs[state_of[value]]
+            slot = schedule.outputs[state_of[value]]
             if not self.is_series(slot):
                 self.store(slot, list(map(writer.get, of)), self.pointers)
 

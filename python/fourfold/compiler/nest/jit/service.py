@@ -116,7 +116,7 @@ class Service:
             self.compile_or_refuse(text, layout, target)
 
     def compile_or_refuse(self, text: str, layout: str, target: str) -> None:
-        from fourfold.compiler.nest.ir.plan import NotCompiled
+        from fourfold.compiler.nest.ir.schedule import NotCompiled
 
         try:
             if target:

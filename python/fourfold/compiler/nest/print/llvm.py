@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fourfold.compiler.nest.ir.levels import Level
 from fourfold.compiler.nest.ir.loops import Assign, Let, Loop, Nest, Ref, Statement, Variable, When
-from fourfold.compiler.nest.ir.plan import COMBINED
+from fourfold.compiler.nest.ir.schedule import COMBINED
 from fourfold.compiler.nest.print.llvm_lines import INDEX, MEMORY, TYPES, vector
 from fourfold.compiler.nest.print.llvm_memory import Memory
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fourfold.compiler.ir.dtypes import INT64
 from fourfold.compiler.nest.ir.loops import Constant, Let, Operand, Prefetch, Store, StoreRows, Transpose
-from fourfold.compiler.nest.ir.plan import SIZES
+from fourfold.compiler.nest.ir.schedule import SIZES
 from fourfold.compiler.nest.print.llvm_lines import MEMORY, TYPES, mangled, vector_of
 from fourfold.compiler.nest.print.llvm_operations import Operations
 

@@ -6,7 +6,7 @@ import re
 
 from fourfold.compiler.ir.dtypes import FLOAT64
 from fourfold.compiler.nest.ir.loops import Grid, Kernel, Let, Loop, Statement, Variable, When
-from fourfold.compiler.nest.ir.plan import NotCompiled
+from fourfold.compiler.nest.ir.schedule import NotCompiled
 from fourfold.compiler.nest.print import cuda, kernels
 from fourfold.compiler.nest.print.dialect import UNARY, Expression
 from fourfold.devices import text

@@ -47,7 +47,7 @@ class Slot:
     interleaved: tuple[int, int] = (0, 1)  # (k, n): it is the k-th of n outputs that are interleaved in memory
 
 
-class Plan:
+class Schedule:
     def __init__(self, program: Program, keeps: bool = True, has_online_sums: bool = False):
         """keeps: whether there is memory for the row's values, which are recomputed otherwise. has_online_sums:
         whether a stage computes the sums of online.py too, instead of one stage for each."""
