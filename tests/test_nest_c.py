@@ -37,7 +37,7 @@ FLAGS = {
     "avx512": ("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mfma", "-mf16c"),
 }
 pytestmark = [
-    pytest.mark.skipif(LEVEL is None, reason="no loop nests for this CPU level"),
+    pytest.mark.skipif(LEVEL is None and os.environ.get("CI") != "true", reason="this CPU level has no vectors"),
     pytest.mark.skipif(shutil.which(COMPILER) is None, reason="needs a C++ compiler"),
 ]
 UNITS = 4

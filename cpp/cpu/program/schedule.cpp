@@ -43,7 +43,7 @@ class Scheduler {
     for (const auto& input : program_.inputs) add_place(Memory::tensor, element_size(input.kind));
     for (const Output& output : program_.outputs) add_place(Memory::tensor, element_size(output.kind));
     find_needed();
-    plan_numbers();
+    schedule_numbers();
     find_kept();
     for (stage_ = 0; stage_ < static_cast<int>(schedule_.stages.size()); ++stage_) schedule_stage();
     find_block();
@@ -126,7 +126,7 @@ class Scheduler {
     schedule_.stages.resize(last + 1);
   }
 
-  void plan_numbers() {
+  void schedule_numbers() {
     for_needed([&](int v, const Value& value) {
       if (value.level != Level::number) return;
       const int place = known_[v].place = add_place(Memory::number, program::size_of(value.type));
@@ -160,7 +160,7 @@ class Scheduler {
 
   void schedule_stage() {
     for_needed([&](int v, const Value& value) {
-      if (value.level == Level::row && value.stage == stage_) plan_row(v, value);
+      if (value.level == Level::row && value.stage == stage_) schedule_row(v, value);
     });
     for (size_t k = 0; k < program_.outputs.size(); ++k) {
       const Output& output = program_.outputs[k];
@@ -181,7 +181,7 @@ class Scheduler {
     free_.clear();
   }
 
-  void plan_row(int v, const Value& value) {
+  void schedule_row(int v, const Value& value) {
     Known& known = known_[v];
     if (value.source == Source::input) {
       schedule_.row_inputs.push_back(value.operand[0]);
@@ -324,7 +324,7 @@ class Scheduler {
       reduces |= place.memory == Memory::total;
     }
     schedule_.block = reduces ? program::reduction_block
-                          : std::clamp(cache / bytes / 64 * 64, fewest_elements, program::reduction_block);
+                              : std::clamp(cache / bytes / 64 * 64, fewest_elements, program::reduction_block);
   }
 
   const Program& program_;

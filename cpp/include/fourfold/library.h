@@ -13,7 +13,7 @@
 #endif
 
 // The ABI version of this header.
-#define FOURFOLD_ABI_VERSION 2
+#define FOURFOLD_ABI_VERSION 3
 
 extern "C" {
 

@@ -1,2 +1,2 @@
-"""From a captured graph to a compiled function: ``entry`` is torch's entry point, ``compilation`` has AOTAutograd
-differentiate, ``compiled`` holds each compiled graph, and ``runtime`` selects what runs both."""
+"""From a captured graph to a compiled function: ``entry`` is called by torch, ``compilation`` differentiates the graph
+with AOTAutograd, ``compiled`` holds each compiled graph, and ``runtime`` selects what runs both."""
