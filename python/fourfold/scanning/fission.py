@@ -15,7 +15,7 @@ from torch.fx import Graph, Node
 from fourfold.compiler.analysis.support import is_computed, is_tensor
 from fourfold.compiler.analysis.views import PERMUTATIONS, hint, keys
 from fourfold.compiler.lowering import POINTWISE
-from fourfold.compiler.nest.cpu.steps_of_rows import LONGEST
+from fourfold.compiler.nest.ir.layout import LONGEST_REDUCED_ROW
 
 aten = torch.ops.aten
 REDUCTIONS = (aten.sum.dim_IntList, aten.mean.dim, aten.amax.default, aten.amin.default)
@@ -172,7 +172,7 @@ def short_rows(node: Node) -> tuple | None:
     is_floating = value.is_floating_point() and node.meta["val"].dtype == value.dtype
     if not is_floating or not is_one_axis:
         return None
-    return (keys(value.shape), dims) if math.prod(map(hint, sizes)) <= LONGEST else None
+    return (keys(value.shape), dims) if math.prod(map(hint, sizes)) <= LONGEST_REDUCED_ROW else None
 
 
 def views_of(node: Node) -> list[Node]:

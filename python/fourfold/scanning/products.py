@@ -14,7 +14,7 @@ from fourfold.compiler.analysis.sizes import Sizes
 from fourfold.compiler.analysis.support import is_tensor
 from fourfold.compiler.analysis.views import have_same_shape, hint, keys
 from fourfold.compiler.lowering.call import named
-from fourfold.compiler.nest.cpu.steps_of_rows import LONGEST
+from fourfold.compiler.nest.ir.layout import LONGEST_REDUCED_ROW
 from fourfold.compiler.nodes.recorder import Recorder, numbers_of, rewritten
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
 from fourfold.scanning.fission import DTYPES, Kind, ancestors, kinds_of
@@ -215,7 +215,7 @@ def is_one(size: object) -> bool:
 
 def is_short(size: int | torch.SymInt) -> bool:
     """Whether a nest can hold the size, judged by the first call for a symbolic one; longer ones run in stages."""
-    return 0 < hint(size) <= LONGEST
+    return 0 < hint(size) <= LONGEST_REDUCED_ROW
 
 
 def spread_one(node: Node, product: Product, inputs: Sizes) -> list[Node] | None:

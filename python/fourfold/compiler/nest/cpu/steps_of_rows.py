@@ -11,12 +11,11 @@ from fourfold.compiler.ir.folding import REDUCTIONS
 from fourfold.compiler.ir.values import Value
 from fourfold.compiler.nest.cpu.builder import CHAINS, Builder
 from fourfold.compiler.nest.cpu.short_rows import ShortRows
-from fourfold.compiler.nest.ir.layout import BROADCAST, UNIT, Layout
+from fourfold.compiler.nest.ir.layout import BROADCAST, LONGEST_REDUCED_ROW, UNIT, Layout
 from fourfold.compiler.nest.ir.loops import Constant, Operand, Ref, Store
 from fourfold.compiler.nest.ir.schedule import ELEMENT, NUMBER, NotCompiled, Schedule, Slot, identity, total_type
 from fourfold.compiler.nest.ir.steps import IN_REGISTERS, LoopOverSteps, moving
 
-LONGEST = 128  # columns of a row that a step reduces
 COPIES = 4  # vectors at a time without reductions: each waits for its own state of the step before
 MOST_OPERATIONS = 3000  # of all columns together, for rows side by side
 
@@ -25,8 +24,8 @@ def check_rows(schedule: Schedule, layout: Layout) -> None:
     """Raises NotCompiled."""
     if layout.axes - layout.rows != 1:
         raise NotCompiled("rows of several axes in a step with reductions or numbers")
-    if layout.columns > LONGEST and has_reductions(schedule):
-        raise NotCompiled(f"rows of more than {LONGEST} columns in a step with reductions")
+    if layout.columns > LONGEST_REDUCED_ROW and has_reductions(schedule):
+        raise NotCompiled(f"rows of more than {LONGEST_REDUCED_ROW} columns in a step with reductions")
     if layout.transposed is not None and not are_rows_adjacent(schedule, layout):
         raise NotCompiled("tensors with transposed layouts within a step")
     for slot, feed in zip(schedule.inputs, layout.steps.feeds, strict=True):

@@ -15,6 +15,7 @@ STREAMED = "="  # stride 1, of an output with non-temporal stores
 
 
 SERIES = "s"  # of a loop over steps: each step has a tensor of its own
+LONGEST_REDUCED_ROW = 128  # columns of a row that a step reduces
 
 
 @dataclass(frozen=True, slots=True)
