@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import fourfold
-from fourfold.compiler.nest.cpu.steps_of_rows import LONGEST
+from fourfold.compiler.nest.ir.layout import LONGEST_REDUCED_ROW
 from fourfold.compiler.nest.jit.service import obstacle
 from scans import Generators, loop, tensors
 
@@ -80,15 +80,15 @@ def of_matrices(batch: int, keys: int, values: int) -> Any:
 F32, F64 = torch.float32, torch.float64
 # A step, the shapes of its states and series, and their dtype.
 CASES: dict[str, tuple[Callable[..., Any], Any, torch.dtype]] = {
-    **{f"selective of {n}": (selective, of_channels(2, 5, n), F32) for n in (5, 16, 24, LONGEST)},
+    **{f"selective of {n}": (selective, of_channels(2, 5, n), F32) for n in (5, 16, 24, LONGEST_REDUCED_ROW)},
     **{f"selective of {n} in float64": (selective, of_channels(2, 5, n), F64) for n in (2, 33, 64)},
     "long rows": (selective, of_channels(2, 3, 300), F32),  # the sum comes after the loop
-    "long rows in float64": (selective, of_channels(2, 3, LONGEST + 1), F64),
+    "long rows in float64": (selective, of_channels(2, 3, LONGEST_REDUCED_ROW + 1), F64),
     **{f"normalized {n}": (normalized, ((3, n), [(3, n)]), F32) for n in (3, 100)},
     "normalized in float64": (normalized, ((3, 20), [(3, 20)]), F64),
     **{f"scaled {n}": (scaled, ([(4, n), (4, 1)], [(4, n)]), F32) for n in (3, 20)},
     **{f"attention of {k}, {v}": (attention, of_matrices(2, k, v), F32) for k, v in ((2, 7), (17, 40), (50, 3))},
-    **{f"by a number, {n}": (by_number, ((4, n), [(4, n), ()]), F32) for n in (3, 20, LONGEST)},
+    **{f"by a number, {n}": (by_number, ((4, n), [(4, n), ()]), F32) for n in (3, 20, LONGEST_REDUCED_ROW)},
     "by a number in float64": (by_number, ((2, 5, 9), [(2, 5, 9), (1,)]), F64),
     "attention by a number": (attention_by_number, ((2, 17, 40), [(2, 17), ()]), F32),
     "before the step": (lambda h, x: (torch.softmax(h + x, -1), h.amax(-1)), ((3, 9), [(3, 9)]), F32),
@@ -166,7 +166,7 @@ def test_tensors_that_lie_transposed(monkeypatch: pytest.MonkeyPatch, name: str,
 
 
 def test_longer_rows_run_in_stages(monkeypatch: pytest.MonkeyPatch) -> None:
-    states, series = (3, LONGEST + 1), [(3, LONGEST + 1)]
+    states, series = (3, LONGEST_REDUCED_ROW + 1), [(3, LONGEST_REDUCED_ROW + 1)]
     assert not check(monkeypatch, normalized, given(states, torch.float32), given(series, torch.float32, (T,)))
 
 
