@@ -10,9 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import fourfold
-from fourfold.explaining import picture
 from fourfold.explaining.explanation import SMALL
-from fourfold.explaining.picture import BEGINNING, MOST, shown
 
 LAYERS = 6
 pytestmark = [
@@ -140,28 +138,7 @@ def test_the_page_of_a_large_model_is_of_use(decoder: fourfold.explaining.Explan
     decoder.save(page)
     text = page.read_text(encoding="utf-8")
     assert len(text) < 100_000 * (2 + LAYERS)
-    for half in decoder.graphs[0].halves:
-        assert len(half.boxes) > MOST
-        boxes, note = shown(half)
-        assert len(boxes) < 5 * BEGINNING and re.fullmatch(rf"The first {BEGINNING} of [\d,]+ boxes\.", note)
-        assert note in text and f">{boxes[-1].lines[0]}<" in text and boxes[-1].lines[0].endswith(" more")
-        (width,) = re.findall(rf'aria-label="{half.title}" width="(\d+)"', decoder.svg(half.name))
-        assert int(width) < 6000
-        assert len(decoder.svg(half.name, whole=True)) > 2 * len(decoder.svg(half.name))
     assert text.count("<details>") > 10 and text.index("<h2") < text.index("</table>") < text.index("<details>")
-
-
-def test_a_beginning_is_whole_as_far_as_it_goes(decoder: fourfold.explaining.Explanation) -> None:
-    """A box's operands are drawn before it, except for all but a few inputs."""
-    for half in decoder.graphs[0].halves:
-        boxes, _ = shown(half)
-        drawn, whole = {box.name for box in boxes}, {box.name: box for box in half.boxes}
-        missing = {name for box in boxes[:-1] for name in whole[box.name].reads if name not in drawn}
-        assert {whole[name].kind for name in missing} <= {"input", "saved", "gradient", "kept", "view"}
-        seen: set[str] = set()
-        for box in boxes:
-            assert seen.issuperset(box.reads)
-            seen.add(box.name)
 
 
 # A function is called once.
@@ -209,7 +186,7 @@ def test_a_backward_is_compiled_without_a_call_as_with_one() -> None:
     assert [program.kind for program in told[0].programs] == [program.kind for program in told[1].programs]
 
 
-def test_many_graphs_are_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_graphs_are_summed_up() -> None:
     source = "def f(x):\n"
     source += "    x = (x.sin() * 2 + 1).exp() + x.cos() * x\n    torch._dynamo.graph_break()\n" * 6
     namespace = {"torch": torch}
@@ -221,11 +198,4 @@ def test_many_graphs_are_summed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     row = next(line for line in lines if line.startswith(f"  forward, {count} graphs"))
     assert row.endswith(" fewer") and "Graph breaks" in lines
     text = explanation._repr_html_()
-    assert text.count("<svg") == 2 * count and len(text) < 1_000_000
-    monkeypatch.setattr(picture, "MOST_ON_A_PAGE", 50)
-    text = explanation._repr_html_()
-    last = f'<code>explanation.svg("backward", {count - 1})</code> draws it'
-    assert (
-        2 <= text.count("<svg") == 2 * count - text.count("This picture is left out to keep the page small")
-        and last in text
-    )
+    assert text.count(" for Graphviz</summary>") == 2 * count and len(text) < 1_000_000

@@ -22,8 +22,8 @@ from fourfold.explaining import Explanation
 TEXT = """\
 Compile a function with torch.compile(backend="fourfold"), call it once with random tensors, and print the result: the
 programs, the operators that torch still runs and why, and the bytes moved. Small functions also show their graphs,
-large ones with --detail. --time adds the time of each stage, and --save writes an HTML page with pictures of both
-graphs that opens without a network.
+large ones with --detail. --time adds the time of each stage, and --save writes an HTML page that opens without a
+network.
 
 For a file that fourfold.save wrote, print the graph and the programs."""
 

@@ -14,15 +14,13 @@ NAME = r"(?<!= )\b[A-Za-z_]\w*"  # not the name of an operation
 
 @dataclass(frozen=True)
 class Box:
-    """kind: input, saved, gradient; operator, again, torch (not in a program), view, program; result, kept; and given,
-    within a program. tip: the tooltip. reads: names of boxes. inside: a program's boxes."""
+    """A node of a graph as it is drawn. kind: input, saved, gradient; program; torch (an operator that torch runs),
+    again (such an operator of the forward, recomputed), view; result, kept. reads: names of boxes."""
 
     name: str
     kind: str
     lines: tuple[str, ...]
-    tip: str
     reads: tuple[str, ...]
-    inside: tuple[Box, ...] = ()
 
 
 @dataclass(frozen=True)

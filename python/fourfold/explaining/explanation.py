@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from fourfold.explaining import picture, text
+from fourfold.explaining import text
 from fourfold.explaining.data import Graph, Half, Outside, Program, Programs, Scan, ScanHalf, Stage, alike, cut, plural
 from fourfold.explaining.filling import render
 
@@ -19,7 +19,7 @@ SMALL = 50  # operators, forward and backward; larger functions print a summary
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """The result of ``fourfold.explain``: ``print`` it, ``save`` it as a page, draw it with ``svg``, or show it in a
+    """The result of ``fourfold.explain``: ``print`` it, ``save`` it as a page, draw it with ``dot``, or show it in a
     notebook.
     """
 
@@ -95,25 +95,19 @@ class Explanation:
     def filled(self, template: str, **settings: bool) -> str:
         from fourfold.explaining import nests
 
-        return render(template, explanation=self, text=text, picture=picture, nests=nests, **settings)
+        return render(template, explanation=self, text=text, nests=nests, **settings)
 
-    def svg(self, half: str = "forward", graph: int = 0, whole: bool = False) -> str:
-        """A picture of a graph.
+    def dot(self, half: str = "forward", graph: int = 0) -> str:
+        """A graph for Graphviz: inputs, programs, the operators that torch runs, views and results.
 
         Args:
             half: "forward" or "backward".
             graph: the number of the captured graph.
-            whole: draw all of a large graph instead of its beginning.
 
         Raises:
             ValueError: there is no such graph.
-            ImportError: igraph is not installed.
         """
-        return picture.svg(self.half(half, graph), whole)
-
-    def dot(self, half: str = "forward", graph: int = 0, whole: bool = False) -> str:
-        """The same graph for Graphviz; needs no package."""
-        return picture.dot(self.half(half, graph), whole)
+        return render("graph.dot", half=self.half(half, graph))
 
     def nest(
         self, half: str = "forward", program: int = 0, graph: int = 0, prelude: bool = False, scan: int | None = None

@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 
 ENVIRONMENT = Environment(
     loader=FileSystemLoader(Path(__file__).parent / "templates"),
-    autoescape=select_autoescape(("html", "svg")),
+    autoescape=select_autoescape(("html",)),
     undefined=StrictUndefined,
     trim_blocks=True,
 )

@@ -193,15 +193,14 @@ def boxes_of(
     graph: torch.fx.Graph,
     inputs: Inputs,
     is_backward: bool,
-    results: Sequence[str] | None = None,
-    kept: int = 0,
-    done: Container[Node] = (),
+    results: Sequence[str],
+    kept: int,
+    done: Container[Node],
 ) -> tuple[Box, ...]:
-    """The boxes in topological order. results: None within a program, whose results have neither boxes nor names.
-    done: updates and concatenations that programs write in place."""
+    """The boxes in topological order. done: updates and concatenations that programs write in place."""
     boxes: list[Box] = []
     box_of: dict[Node, str] = {}  # the box of each node; an item of several results shares its operator's
-    outputs = () if results is None else graph.output_node().args[0][: len(results)]
+    outputs = graph.output_node().args[0][: len(results)]
     saved = outputs[len(outputs) - kept :]
     for node in graph.nodes:
         if node.op == "output" or not (node.users or is_operator(node)):
@@ -216,12 +215,13 @@ def boxes_of(
             label, kind = inputs[node.name]
             boxes.append(edge_box(node.name, "kept" if node in saved else kind, label, node))
         elif isinstance(node.target, Fused):
-            owns = zip(node.target.inputs, map(str, node.args), strict=True)
-            given = {own.name: (inputs.get(name, (name,))[0], "given") for own, name in owns}
-            boxes.append(program_box(node, reads, boxes_of(node.target.graph, given, is_backward)))
+            boxes.append(Box(node.name, "program", lines_of_program(node), reads))
         elif node.target is not operator.getitem:
-            boxes.append(operator_box(node, reads, is_backward and is_again(node), results is None, node in done))
-    for k, (node, label) in enumerate(zip(outputs, results or (), strict=True)):
+            kind = "view" if node in done or not is_operator(node) else "torch"
+            kind = "again" if kind == "torch" and is_backward and is_again(node) else kind
+            words = ", ".join(filter(None, [detail(node), "again" * (kind == "again")]))
+            boxes.append(Box(node.name, kind, (title(node), words), reads))
+    for k, (node, label) in enumerate(zip(outputs, results, strict=True)):
         is_kept = k >= len(outputs) - kept
         if node in box_of and not (is_kept and node.op == "placeholder"):
             boxes.append(edge_box(f"result {k}", "kept" if is_kept else "result", label, node, (box_of[node],)))
@@ -230,24 +230,12 @@ def boxes_of(
 
 def edge_box(name: str, kind: str, label: str, node: Node, reads: tuple[str, ...] = ()) -> Box:
     """The box of an input, or of a result, which has reads."""
-    lines = (clipped(label), detail(node), *NOTES.get(kind, ()))
-    return Box(name, kind, lines, label if reads else f"{kind}: {label}", reads)
+    return Box(name, kind, (clipped(label), detail(node), *NOTES.get(kind, ())), reads)
 
 
-def program_box(node: Node, reads: tuple[str, ...], inside: tuple[Box, ...]) -> Box:
+def lines_of_program(node: Node) -> tuple[str, ...]:
     program, results = program_of(node), clipped(", ".join(map(detail, node.target.outputs)))
-    lines = (f"{program.name}: {plural(len(program.operators), 'operator')}", results)
-    return Box(node.name, "program", lines, program.counted, reads, inside)
-
-
-def operator_box(node: Node, reads: tuple[str, ...], again: bool, inner: bool, done: bool) -> Box:
-    kind = "view" if done or not is_operator(node) else "again" if again else "operator" if inner else "torch"
-    words = ", ".join(filter(None, [detail(node), "again" * again]))
-    tip = [f"{node.name} = {operator_name(node)}({', '.join(one.name for one in node.all_input_nodes)})"]
-    tip += [f"torch runs it: {reason(node)}"] if kind == "torch" or again and not inner else []
-    trace = (line.strip() for line in (node.meta.get("stack_trace") or "").splitlines())
-    place = [line for line in trace if line.strip("~^ ")][-1:]  # Python marks a part of the line below it
-    return Box(node.name, kind, (title(node), words), "\n".join([*tip, *place]), reads)
+    return f"{program.name}: {plural(len(program.operators), 'operator')}", cut(program.counted, 60), results
 
 
 def title(node: Node) -> str:
