@@ -74,6 +74,7 @@ def test_it_shows_headings_graphs_and_programs(pages: dict[str, Path]) -> None:
     assert levels[0] == 1 and all(b <= a + 1 for a, b in zip(levels, levels[1:], strict=False))
     assert all(f"<summary>The {half} for Graphviz</summary>" in text for half in ("forward", "backward"))
     assert "digraph forward {" in text and "digraph backward {" in text
+    assert " = program_0(" in text and "fourfold_compiler" not in text
     assert text.count("fourfold program 1") >= 3 and "native_layer_norm" in text
     assert set(re.findall(r'href="#([^"]*)"', text)) == set(re.findall(r'<h2 id="([^"]*)"', text))
 

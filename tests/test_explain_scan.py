@@ -68,6 +68,7 @@ def test_an_lstm_by_places() -> None:
     assert backward.loop.stages == ("loop_program_0", "mm with a matrix packed once")
     assert (forward.loop.way, forward.loop.reasons) == ("stages", {"nest": "operators outside programs: mm, addmm"})
     assert [one.operator for one in backward.outside] == ["mm"]
+    assert " = Loop(" in forward.code and " = program_0(" in forward.loop.code
 
 
 def test_an_lstm_in_words(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ PARTLY = "programs write some of its parts where they belong, and the others are
 NOTES = {"kept": ("kept for the backward",), "saved": ("kept by the forward",)}
 PLACE = re.compile(r"# File: .*?:(\d+) in (.*?), code: (.*)$")
 DISABLED = re.compile(r"wrapped with `torch\.compiler\.disable` \(reason: (?!None\))(.+)\)$", re.MULTILINE)
+MODULE = re.compile(r"\bfourfold_compiler_nodes_(?:fused|loop)_(?=\w+\()")  # FX names a program and a loop after it
 CLEARS = re.compile(r";  [\w, =]+ = None$")
 
 clipped = functools.partial(cut, most=30)  # for a line in a box
@@ -307,7 +308,7 @@ def bytes_of(value: torch.Tensor) -> int:
 
 def code_of(module: GraphModule) -> str:
     """The graph as Python, without statements that free values and without file paths."""
-    text = module.graph.python_code("self", verbose=True).src.replace("fourfold_compiler_fused_", "")
+    text = MODULE.sub("", module.graph.python_code("self", verbose=True).src)
     given = {node.target: node.name for node in module.graph.find_nodes(op="placeholder") if node.target != node.name}
     for target, name in given.items():
         text = re.sub(rf"\n *{name} = {target}(?=\n)", "", text)
