@@ -70,8 +70,9 @@ std::vector<std::tuple<std::string, int, std::string, int>> operations() {
   return result;
 }
 
-std::vector<std::string> nest_arguments() {
-  return {std::begin(fourfold::program::nest_arguments), std::end(fourfold::program::nest_arguments)};
+template <size_t count>
+std::vector<std::string> names(const char* const (&found)[count]) {
+  return {std::begin(found), std::end(found)};
 }
 
 std::map<std::string, int64_t> nest_limits() {
@@ -230,7 +231,9 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.def("dtypes", &dtypes,
         "Each dtype of programs: (torch's name, name in programs, computed type, ScalarType, bytes).");
   m.def("operations", &operations, "Each operation of programs: (name, number of operands, rule, cost).");
-  m.def("nest_arguments", &nest_arguments, "The first arguments of a nest's functions.");
+  m.def("generators", [] { return names(fourfold::program::generators); }, "What runs programs, by number.");
+  m.def("nest_arguments", [] { return names(fourfold::program::nest_arguments); }, "The first arguments of a nest's functions.");
+  m.def("grid_arguments", [] { return names(fourfold::program::grid::arguments); }, "The first arguments of a grid's kernels.");
   m.def("nest_limits", &nest_limits, "Numbers that the library and the nests it calls agree on.");
   m.def("grid_limits", &grid_limits, "Likewise for the kernels of grids of threads.");
   m.def("vector_functions", &vector_functions,

@@ -266,7 +266,7 @@ void GridLayout::write_text(const fourfold_steps* steps) {
 }
 
 std::vector<int64_t> GridLayout::numbers(const Tensor* inputs) const {
-  std::vector<int64_t> numbers{axes_.rows, axes_.columns, chunk_, chunks_};
+  std::vector<int64_t> numbers{axes_.rows, axes_.columns, chunk_, chunks_};  // grid::arguments
   numbers.insert(numbers.end(), axes_.sizes.begin(), axes_.sizes.end());
   for (const auto& strides : axes_.strides) numbers.insert(numbers.end(), strides.begin(), strides.end());
   numbers.insert(numbers.end(), steps_.begin(), steps_.end());

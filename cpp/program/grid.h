@@ -16,6 +16,8 @@ namespace fourfold::program {
 
 // Numbers that the kernels know too: nest/grid reads them from `_C`.
 namespace grid {
+// The first arguments of a kernel; the axes' sizes, the strides, the loop's steps and the numbers follow.
+inline constexpr const char* arguments[] = {"rows", "columns", "chunk", "chunks"};
 inline constexpr int64_t threads = 256;          // in a block, unless rows need more
 inline constexpr int64_t threads_of_rows = 128;  // of a block of rows that a warp or less computes
 inline constexpr int64_t neighbours = 32;        // threads that exchange values without shared memory (a warp)

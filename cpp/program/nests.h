@@ -16,6 +16,7 @@ namespace fourfold::program {
 // Which loop nests a program uses: none; those of large or repeated layouts, compiled in the background; or those of
 // all layouts, waiting until they are compiled.
 enum class Generator : int32_t { interpreter, automatic, llvm };
+inline constexpr const char* generators[] = {"interpreter", "auto", "llvm"};  // their names for users
 
 using NestFunction = void(int64_t begin, int64_t end, const int64_t* arguments, char* scratch);
 

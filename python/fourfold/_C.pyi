@@ -41,6 +41,12 @@ def cpu_capability() -> str:
 def dtypes() -> list[tuple[str, str, str, int, int]]:
     """Each dtype of programs: (torch's name, name in programs, computed type, ScalarType, bytes)."""
 
+def generators() -> list[str]:
+    """What runs programs, by number."""
+
+def grid_arguments() -> list[str]:
+    """The first arguments of a grid's kernels."""
+
 def grid_limits() -> dict[str, int]:
     """Likewise for the kernels of grids of threads."""
 

@@ -87,6 +87,10 @@ def operations() -> list[tuple[str, int, str, int]]:
     return []
 
 
+def generators() -> list[str]:
+    return []
+
+
 def program_backends() -> list[int]:
     return []
 

@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-# What runs programs, in the order of cpp/program/nests.h.
-GENERATORS = ("interpreter", "auto", "llvm")
+from fourfold import _C
+
+GENERATORS = tuple(_C.generators())  # what runs programs
 VARIABLE = "FOURFOLD_GENERATOR"
 DEFAULT = "auto"
 

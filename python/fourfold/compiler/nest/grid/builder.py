@@ -15,7 +15,7 @@ from fourfold.compiler.nest.ir.schedule import COMBINED, ELEMENT, NUMBER, ROW, S
 
 # The numbers that a call passes: cpp/program/grid.cpp has the same order. After them come each axis' size, each axis'
 # stride by tensor, for a loop over steps their count and each tensor's stride, and each input that is a number.
-ROW_COUNT, COLUMN_COUNT, CHUNK, CHUNKS, FIRST_SIZE = range(5)
+ARGUMENTS = {name: index for index, name in enumerate(_C.grid_arguments())}  # of a call; the sizes follow
 LIMITS = _C.grid_limits()
 LANES_OF_GROUP = LIMITS["neighbours"]  # threads that exchange values without shared memory
 BYTES_OF_PART = LIMITS["bytes_of_part"]
@@ -51,10 +51,10 @@ class GridBuilder:
         self.row_axes, self.column_axes = self.axes[: layout.rows], self.axes[layout.rows :]
         self.known: dict[Value, Operand] = {}  # numbers, and the current row's values
         self.base = {slot.index: self.address(slot) for slot in self.slots if slot.index not in self.numbers}
-        self.size = {axis: self.argument(FIRST_SIZE + axis, "size") for axis in self.axes}
+        self.size = {axis: self.argument(len(ARGUMENTS) + axis, "size") for axis in self.axes}
         self.strides = {(slot.index, axis): self.stride(slot, axis) for slot in self.slots for axis in self.axes}
-        self.row_count = self.argument(ROW_COUNT, "rows")
-        self.column_count = self.argument(COLUMN_COUNT, "columns")
+        self.row_count = self.call_argument("rows")
+        self.column_count = self.call_argument("columns")
         self.thread = self.writer.let("thread", INDEX, name="thread")
         self.block = self.writer.let("block", INDEX, name="block")
         for value in schedule.scalars(NUMBER):
@@ -64,6 +64,10 @@ class GridBuilder:
 
     def argument(self, index: int, name: str = "n") -> Ref:
         return self.writer.let("argument", INDEX, attribute=(index, None), name=name)
+
+    def call_argument(self, name: str) -> Ref:
+        """An argument that isn't a tensor's or an axis' own."""
+        return self.argument(ARGUMENTS[name], name)
 
     def address(self, slot: Slot) -> Ref:
         return self.writer.let("argument", POINTER, attribute=(slot.index, slot.kind), name=slot.name)
@@ -250,7 +254,7 @@ class GridBuilder:
         """The address of an output's sums over chunks of rows, and the offset of one. cpp/program/grid.cpp computes how
         much memory they take."""
         writer = self.writer
-        chunks, columns = self.argument(CHUNKS, "chunks"), self.argument(COLUMN_COUNT, "columns")
+        chunks, columns = self.call_argument("chunks"), self.named("columns")
         each = writer.index("*", chunks, columns)
         memory = self.advance(self.scratch(), INT64, writer.index("*", each, number), f"{slot.name}_parts")
         return memory, writer.index("+", writer.index("*", chunk, columns), column)
@@ -321,7 +325,7 @@ class GridBuilder:
 
 
 def first_stride(layout: GridLayout) -> int:
-    return FIRST_SIZE + layout.axes
+    return len(ARGUMENTS) + layout.axes
 
 
 def first_step(layout: GridLayout) -> int:

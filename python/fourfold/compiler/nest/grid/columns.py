@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fourfold.compiler.ir.values import Value
-from fourfold.compiler.nest.grid.builder import CHUNK, CHUNKS, LANES_OF_GROUP, LIMITS, GridBuilder, ThreadVector, Total
+from fourfold.compiler.nest.grid.builder import LANES_OF_GROUP, LIMITS, GridBuilder, ThreadVector, Total
 from fourfold.compiler.nest.grid.layout import GridLayout
 from fourfold.compiler.nest.ir.layout import BROADCAST
 from fourfold.compiler.nest.ir.loops import INDEX, Constant, Kernel, Operand, Ref, Store
@@ -37,7 +37,7 @@ class SumsOfChunks(Columns):
     def write_kernel(self) -> Kernel:
         writer, lanes = self.writer, self.lanes
         self.store_numbers()
-        chunk, chunks = self.argument(CHUNK, "chunk"), self.argument(CHUNKS, "chunks")
+        chunk, chunks = self.call_argument("chunk"), self.named("chunks")
         group = writer.index("/", self.block, chunks, "group")
         self.chunk = writer.index("-", self.block, writer.index("*", group, chunks), "chunk")
         vectors = writer.index("/", self.column_count, lanes, "vectors") if lanes > 1 else self.column_count
@@ -117,7 +117,7 @@ class Finish(Columns):
 
     def write_kernel(self) -> Kernel:
         writer = self.writer
-        chunks = self.argument(CHUNKS, "chunks")
+        chunks = self.call_argument("chunks")
         column = writer.index("+", writer.index("*", self.block, LANES_OF_GROUP), self.own, "column")
         is_column = self.let("<", column, self.column_count, name="is_column")
         offsets = self.column_offsets(column, {})
@@ -139,6 +139,6 @@ class Finish(Columns):
         """The sum of a chunk; zero for one beyond the last."""
         writer, type = self.writer, slot.value.type
         chunk = writer.index("+", first, copy * PARTS)
-        valid = self.both(is_column, self.let("<", chunk, self.argument(CHUNKS, "chunks")) if copy else None)
+        valid = self.both(is_column, self.let("<", chunk, self.call_argument("chunks")) if copy else None)
         memory, offset = self.sum_of_chunk(slot, number, chunk, column)
         return writer.let("load", type, memory, offset, valid, lanes=self.lanes, attribute=type, name="part")

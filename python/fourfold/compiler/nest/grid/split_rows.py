@@ -6,7 +6,6 @@ from functools import partial
 
 from fourfold.compiler.ir.dtypes import INT64
 from fourfold.compiler.ir.values import Value
-from fourfold.compiler.nest.grid.builder import CHUNK, CHUNKS
 from fourfold.compiler.nest.grid.layout import GridLayout
 from fourfold.compiler.nest.grid.online import OnlinePart
 from fourfold.compiler.nest.grid.rows import Rows
@@ -25,7 +24,7 @@ class SplitRows(Rows):
 
     def write_kernel(self) -> Kernel:
         writer, stage = self.writer, self.number_of_stage
-        self.chunk, self.chunks = self.argument(CHUNK, "chunk"), self.argument(CHUNKS, "chunks")
+        self.chunk, self.chunks = self.call_argument("chunk"), self.named("chunks")
         group = writer.index("/", self.block, self.chunks, "group")
         self.part = writer.index("-", self.block, writer.index("*", group, self.chunks), "part")
         row, valid = self.row_of(writer.index("*", group, self.rows_of_block, "first"))
