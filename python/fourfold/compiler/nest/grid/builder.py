@@ -13,9 +13,9 @@ from fourfold.compiler.nest.ir.layout import BROADCAST, UNIT
 from fourfold.compiler.nest.ir.loops import INDEX, POINTER, Barrier, Constant, Kernel, Operand, Ref, Store, When, Writer
 from fourfold.compiler.nest.ir.schedule import COMBINED, ELEMENT, NUMBER, ROW, Schedule, Slot, identity
 
-# The numbers that a call passes: cpp/program/grid.cpp has the same order. After them come each axis' size, each axis'
-# stride by tensor, for a loop over steps their count and each tensor's stride, and each input that is a number.
-ARGUMENTS = {name: index for index, name in enumerate(_C.grid_arguments())}  # of a call; the sizes follow
+# The numbers that a call passes. After them come each axis' size, each axis' stride by tensor, for a loop over steps
+# their count and each tensor's stride, and each input that is a number.
+ARGUMENTS = {name: index for index, name in enumerate(_C.grid_arguments())}
 LIMITS = _C.grid_limits()
 LANES_OF_GROUP = LIMITS["neighbours"]  # threads that exchange values without shared memory
 BYTES_OF_PART = LIMITS["bytes_of_part"]
@@ -254,7 +254,7 @@ class GridBuilder:
         """The address of an output's sums over chunks of rows, and the offset of one. cpp/program/grid.cpp computes how
         much memory they take."""
         writer = self.writer
-        chunks, columns = self.call_argument("chunks"), self.named("columns")
+        chunks, columns = self.call_argument("chunks"), self.call_argument("columns")
         each = writer.index("*", chunks, columns)
         memory = self.advance(self.scratch(), INT64, writer.index("*", each, number), f"{slot.name}_parts")
         return memory, writer.index("+", writer.index("*", chunk, columns), column)

@@ -37,7 +37,7 @@ class SumsOfChunks(Columns):
     def write_kernel(self) -> Kernel:
         writer, lanes = self.writer, self.lanes
         self.store_numbers()
-        chunk, chunks = self.call_argument("chunk"), self.named("chunks")
+        chunk, chunks = self.call_argument("chunk"), self.call_argument("chunks")
         group = writer.index("/", self.block, chunks, "group")
         self.chunk = writer.index("-", self.block, writer.index("*", group, chunks), "chunk")
         vectors = writer.index("/", self.column_count, lanes, "vectors") if lanes > 1 else self.column_count

@@ -24,7 +24,7 @@ class SplitRows(Rows):
 
     def write_kernel(self) -> Kernel:
         writer, stage = self.writer, self.number_of_stage
-        self.chunk, self.chunks = self.call_argument("chunk"), self.named("chunks")
+        self.chunk, self.chunks = self.call_argument("chunk"), self.call_argument("chunks")
         group = writer.index("/", self.block, self.chunks, "group")
         self.part = writer.index("-", self.block, writer.index("*", group, self.chunks), "part")
         row, valid = self.row_of(writer.index("*", group, self.rows_of_block, "first"))
