@@ -69,6 +69,11 @@ def test_only_new_tensors_that_are_read_last_are_written_to() -> None:
     assert sorted(names) == ["aten::index_add"] * 3 + ["aten::index_add_"]
 
 
+def test_an_operator_that_reads_the_new_tensor_twice_copies_it() -> None:
+    """Equal zeros are one tensor."""
+    assert "aten::scatter_add" in steps(trained(lambda x: x.gather(1, x.argsort(1)).round(), draw(4, 6)))
+
+
 def test_a_saved_model_writes_to_no_operand(tmp_path: object) -> None:
     class Model(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from fourfold.compiler.analysis.parts import parts_of
 from fourfold.compiler.analysis.support import is_tensor
 from fourfold.compiler.analysis.views import has_hints, memory_order
 from fourfold.compiler.lowering import CONSTANT, POINTWISE
-from fourfold.compiler.nodes.fused import Fused, results_of
+from fourfold.compiler.nodes.fused import Fused, flat, results_of
 from fourfold.compiler.nodes.loop import Loop
 from fourfold.compiler.nodes.subgraph import Subgraph
 
@@ -308,6 +308,6 @@ def writes_in_place(node: Node) -> bool:
         return False
     into = node.args[0]
     is_new = into.target in CONSTANT or into.target in SCATTERS
-    reads = [operand for user in into.users for operand in user.all_input_nodes if operand is into]
+    reads = [operand for user in into.users for operand in flat((user.args, user.kwargs)) if operand is into]
     are_copies = all(user.target in SCATTERS and user.args[0] is into for user in into.users)
     return is_new and are_copies and len(reads) == len(into.users) and node is max(into.users)
