@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from compiled import compiled, draw
+from compiled import assert_same, compiled, draw
 from fourfold.compiler.analysis import profitability
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.passes.decompose import late
@@ -72,6 +72,15 @@ def test_the_choice_does_not_depend_on_what_runs_programs(function: Callable[[Te
 
 def test_losses_of_each_element_fall_back() -> None:
     assert programs(lambda x: F.huber_loss(x, x.new_ones(x.shape), reduction="none"), X) == 0
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("order", [(1, 0, 2), (2, 0, 1), (0, 1, 2)])
+def test_a_constant_that_torch_reads_has_its_layout(order: tuple[int, ...], dynamic: bool) -> None:
+    x = torch.randn(4, 6, 5).permute(order)
+    for function in (lambda x: torch.zeros_like(x) + x, lambda x: torch.full_like(x, 3.0) * 2):
+        torch._dynamo.reset()
+        assert_same([compiled(function, dynamic=dynamic)(x)], [function(x)])
 
 
 def test_bytes() -> None:

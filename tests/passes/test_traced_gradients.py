@@ -74,6 +74,14 @@ def test_an_operator_that_reads_the_new_tensor_twice_copies_it() -> None:
     assert "aten::scatter_add" in steps(trained(lambda x: x.gather(1, x.argsort(1)).round(), draw(4, 6)))
 
 
+def test_an_operator_whose_result_has_another_layout_copies_too() -> None:
+    assert_same(*((f(draw(6, 4).t().detach()),) for f in (compiled(scattered), scattered)))
+
+
+def scattered(x: Tensor) -> Tensor:
+    return torch.zeros_like(x).scatter(0, torch.arange(24).view(4, 6) % 4, x.exp().sin())
+
+
 def test_a_saved_model_writes_to_no_operand(tmp_path: object) -> None:
     class Model(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch.fx import Graph, Node
 from fourfold.compiler.analysis.iteration_space import IterationSpace, broadcast
 from fourfold.compiler.analysis.sizes import Sizes
 from fourfold.compiler.analysis.support import constant_of, is_tensor, refuse
-from fourfold.compiler.analysis.views import RESHAPES, VIEWS, shape_of
+from fourfold.compiler.analysis.views import RESHAPES, VIEWS, memory_order, shape_of
 from fourfold.compiler.ir.values import Dims
 from fourfold.compiler.pipeline import fallback
 
@@ -324,6 +324,8 @@ def inline(node: Node, reason: str) -> None:
         for own in fused.graph.nodes:
             if own.op == "call_function":
                 known[own] = graph.node_copy(own, known.__getitem__)
+                if own.target is torch.ops.aten.full.default:
+                    known[own] = placed(known[own])
                 if known[own].meta.pop("member", False):
                     refuse(known[own], reason)
     for own, outside in zip(fused.outputs, results_of(node), strict=True):
@@ -332,6 +334,21 @@ def inline(node: Node, reason: str) -> None:
             if outside is not node:
                 graph.erase_node(outside)
     graph.erase_node(node)
+
+
+def placed(constant: Node) -> Node:
+    """A program's constant as torch needs it: on the tensors' device, and with the traced order of dimensions in
+    memory, which full() doesn't have."""
+    fake, graph = constant.meta["val"], constant.graph
+    order, (sizes, number) = memory_order(fake), constant.args
+    constant.args = ([sizes[d] for d in order], number)
+    constant.kwargs = {**constant.kwargs, "device": fake.device}
+    if order == sorted(order):
+        return constant
+    constant.meta = {**constant.meta, "val": fake.permute(order)}
+    view = graph.call_function(torch.ops.aten.permute.default, (constant, [order.index(d) for d in range(len(order))]))
+    view.meta = {"val": fake}
+    return view
 
 
 def fused_nodes(graph: Graph) -> list[Node]:

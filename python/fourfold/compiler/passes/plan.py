@@ -303,11 +303,13 @@ class Writer:
 
 
 def writes_in_place(node: Node) -> bool:
-    """Whether it may write into its first operand: a new tensor whose other users have copied it before."""
+    """Whether it may write into its first operand: a new tensor with the result's layout, whose other users have copied
+    it before."""
     if node.target not in SCATTERS or not isinstance(node.args[0], Node):
         return False
     into = node.args[0]
     is_new = into.target in CONSTANT or into.target in SCATTERS
     reads = [operand for user in into.users for operand in flat((user.args, user.kwargs)) if operand is into]
     are_copies = all(user.target in SCATTERS and user.args[0] is into for user in into.users)
-    return is_new and are_copies and len(reads) == len(into.users) and node is max(into.users)
+    lies_alike = memory_order(into.meta["val"]) == memory_order(node.meta["val"])
+    return is_new and lies_alike and are_copies and len(reads) == len(into.users) and node is max(into.users)
