@@ -70,6 +70,21 @@ def test_the_choice_does_not_depend_on_what_runs_programs(function: Callable[[Te
     assert programs(function, torch.randn(64, 512), options={"generator": generator}) == 1
 
 
+@pytest.mark.parametrize(
+    ("function", "stays"),
+    [
+        (lambda x: x.abs().amax(0), False),
+        (lambda x: torch.softmax(x * 2, 0), False),
+        (lambda x: (x * 2).var(0), True),
+        (lambda x: (x * 2).sum(0), True),
+        (lambda x: x.abs().amax(1), True),
+    ],
+)
+def test_rows_along_other_dimensions_need_loop_nests(function: Callable[[Tensor], Tensor], stays: bool) -> None:
+    found = [programs(function, torch.randn(64, 512), options={"generator": name}) for name in ("interpreter", "llvm")]
+    assert found == [stays, 1]
+
+
 def test_losses_of_each_element_fall_back() -> None:
     assert programs(lambda x: F.huber_loss(x, x.new_ones(x.shape), reduction="none"), X) == 0
 

@@ -156,6 +156,14 @@ def reason(operators: Sequence[Node]) -> str | None:
     return f"torch's kernel is as fast for {', '.join(names)} alone"
 
 
+def reason_in_the_interpreter(reductions: Sequence[Node]) -> str | None:
+    """Likewise of a group that would always run in the interpreter, which reads rows along other dimensions an element
+    at a time. reductions: the group's, without its sums over rows."""
+    others = [node for node in reductions if not is_over_innermost(node) and OF_ROWS.isdisjoint(names_of(node))]
+    names = ", ".join(dict.fromkeys(names_of(node)[0] for node in others))
+    return f"torch's kernels are faster with {names} over such dimensions, without loop nests" if others else None
+
+
 def is_ours(node: Node) -> bool:
     """Whether its program is as fast as torch's kernel."""
     first = next((v for v in map(value_of, node.all_input_nodes) if isinstance(v, Tensor)), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+import torch
 from torch.fx import GraphModule
 
 from fourfold.compiler.analysis import in_place, profitability
@@ -32,7 +33,7 @@ def lower(module: GraphModule) -> GraphModule:
             continue
         fused = node.target
         is_wanted = node in updating or module.meta.get(IN_LOOP, False)
-        why = None if is_wanted else profitability.reason(fused.members)
+        why = None if is_wanted else why_not(fused, device_of(node), options)
         if why is not None:
             inline(node, why)
             continue
@@ -52,3 +53,12 @@ def lower(module: GraphModule) -> GraphModule:
     for k, node in enumerate(fused_nodes(module.graph)):
         node.target.__name__ = f"program_{k}"
     return module
+
+
+def why_not(fused: Fused, device: torch.device, options: Options) -> str | None:
+    """Why torch runs the group's operators; None if a program does."""
+    reason = profitability.reason(fused.members)
+    if reason is None and device.type == "cpu" and not service.compiles(options.generator):
+        reductions = [node for node in fused.members if node in fused.space.reduced]
+        return profitability.reason_in_the_interpreter(reductions)
+    return reason
