@@ -161,7 +161,9 @@ def reason_in_the_interpreter(reductions: Sequence[Node]) -> str | None:
     at a time. reductions: the group's, without its sums over rows."""
     others = [node for node in reductions if not is_over_innermost(node) and OF_ROWS.isdisjoint(names_of(node))]
     names = ", ".join(dict.fromkeys(names_of(node)[0] for node in others))
-    return f"torch's kernels are faster with {names} over such dimensions, without loop nests" if others else None
+    if not others:
+        return None
+    return f"without loop nests torch's kernels are faster for {names} over dimensions that aren't innermost in memory"
 
 
 def is_ours(node: Node) -> bool:
