@@ -201,9 +201,9 @@ def test_losses_agree_within_the_tolerances_only():
     assert not training.agreement(curve[:3], [*curve[:2], math.nan]).holds
 
 
-def test_both_models_take_turns_at_going_first():
+def test_the_models_are_interleaved_and_the_first_changes():
     order = []
-    done = list(training.in_turns(("a", "b"), 7, 3, lambda run, steps: order.append((run, steps))))
+    done = list(training.interleaved(("a", "b"), 7, 3, lambda run, steps: order.append((run, steps))))
     assert done == [3, 6, 7]
     assert order == [("a", 3), ("b", 3), ("b", 3), ("a", 3), ("a", 1), ("b", 1)]
 
