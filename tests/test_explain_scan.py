@@ -213,16 +213,6 @@ def test_reasons_come_from_the_code_that_runs_the_loop(name: str) -> None:
     assert ("stages" in reasons) == bool(stages)
 
 
-def test_a_program_that_sums_over_rows_is_no_stage() -> None:
-    def step(h: Tensor, x: Tensor) -> Any:
-        weights = torch.softmax(h @ torch.eye(64) + x, -1)
-        return torch.tanh(weights @ torch.eye(64) + (weights * x).sum(0)), weights
-
-    _, scan = explained(step, torch.zeros(256, 64), torch.randn(T, 256, 64))
-    assert scan.forward.loop.way == "steps"
-    assert scan.forward.loop.reasons["stages"] == "fourfold__softmax_mul_sum sums over rows"
-
-
 def test_a_backward_is_planned_without_running() -> None:
     step = lstm_step(parameter(N, 4 * H), parameter(H, 4 * H))
     with torch.profiler.profile() as profile:

@@ -96,6 +96,12 @@ def spectrum(h: Tensor, x: Tensor) -> Any:
     return torch.tanh(h) + transformed.abs().sum(1, keepdim=True), h
 
 
+def summed_over_rows(h: Tensor, x: Tensor) -> Any:
+    """A program with such a sum is no stage."""
+    weights = torch.softmax(h @ torch.eye(64) + x, -1)
+    return torch.tanh(weights @ torch.eye(64) + (weights * x).sum(0)), weights
+
+
 def cases() -> dict[str, tuple[Callable[..., Any], Any, Tensor]]:
     torch.manual_seed(0)
     weight, series = parameter(H, H), torch.randn(T, B, H)
@@ -133,6 +139,7 @@ def cases() -> dict[str, tuple[Callable[..., Any], Any, Tensor]]:
         "the same x in every step": (spiking, zeros(2), series[:1].expand(T, B, H)),
         "x of one number": (spiking, zeros(2), series[:, 0, 0]),
         "one number": (of_one_number, (torch.zeros(1), torch.zeros(1)), series[:, 0, :1]),
+        "sums over rows": (summed_over_rows, torch.zeros(256, 64), torch.randn(T, 256, 64)),
         "one step": (spiking, zeros(2), series[:1]),
         "three steps": (lstm_step(parameter(H, 4 * H), parameter(H, 4 * H)), zeros(2), series[:3]),
     }
