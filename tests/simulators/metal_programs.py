@@ -176,12 +176,11 @@ metal.Dialect.address = lambda self, index: metal.Expression(f"tensor_{index ^ (
     ),
     "a mask left out": (
         """
-from fourfold.compiler.nest.grid import elements
-before = elements.Elements.place
+from fourfold.compiler.nest.grid.elements import Elements, ThreadVector
+before = Elements.place
 def place(self, at, copy, vectors):
-    found = before(self, at, copy, vectors)
-    return elements.Place(found.offsets, None)
-elements.Elements.place = place
+    return ThreadVector(before(self, at, copy, vectors).offsets, None)
+Elements.place = place
 """,
         Run("vectors", "checked"),
         "of an allocation of",
