@@ -4,7 +4,7 @@ missing.
     python scripts/backend_tools.py
 
 prints the path of nvcc, and its progress on stderr. Also provides cuobjdump, NVRTC and the oldest CMake, which tests
-look for.
+look for. Fetches Python packages only; .ci/run installs the system's beside it.
 """
 
 import contextlib
@@ -301,7 +301,6 @@ def old_toolkit() -> tuple[Path, Path]:
 
 
 def main() -> None:
-    apt_packages()
     try:
         with ThreadPoolExecutor() as pool:
             others = [pool.submit(fetched) for fetched in (cuobjdump, oldest_cmake)]
