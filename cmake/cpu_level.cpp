@@ -1,6 +1,6 @@
 // Prints the best CPU level that this machine supports, with the code that chooses it at run time, as if all were
 // built and FOURFOLD_CPU_CAPABILITY unset.
-#define FOURFOLD_CPU_LEVEL_COUNT 5
+#define FOURFOLD_BUILT_LEVELS 31
 #include "cpu/level.cpp"
 
 #include <cstdio>

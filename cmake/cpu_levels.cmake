@@ -1,4 +1,5 @@
-# Reduces a list of CPU levels to those that this machine supports.
+# Reduces the list of all CPU levels to those that this machine uses: its best level; if that only adds bfloat16 kernels,
+# avx512 too, which has the others; and below amx avx512_bf16, because the system can refuse a process the tiles.
 function(fourfold_cpu_levels_of_this_machine levels)
   try_run(ran compiled "${PROJECT_BINARY_DIR}/CMakeFiles/fourfold_cpu_levels"
     "${PROJECT_SOURCE_DIR}/cmake/cpu_level.cpp"
@@ -12,7 +13,11 @@ function(fourfold_cpu_levels_of_this_machine levels)
   endif()
   unset(ran CACHE)
   unset(compiled CACHE)
-  math(EXPR count "${index} + 1")
-  list(SUBLIST ${levels} 0 ${count} left)
+  set(first ${index})
+  if(index GREATER 2)
+    set(first 2)
+  endif()
+  math(EXPR count "${index} - ${first} + 1")
+  list(SUBLIST ${levels} ${first} ${count} left)
   set(${levels} "${left}" PARENT_SCOPE)
 endfunction()

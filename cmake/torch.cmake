@@ -23,7 +23,8 @@ if(FOURFOLD_PYTHON AND NOT Python_FOUND)
 endif()
 
 # Sets <package>_DIR to the CMake files inside a Python package, if it is installed and the user sets no other. Not
-# cached, because the next configure of this build directory may use another Python.
+# cached, because the next configure of this build directory may use another Python. pip builds in an environment of its
+# own, where the package may be missing: then it is the one of the environment that pip installs into.
 function(fourfold_find_in_python package module subdirectory)
   if(${package}_DIR OR ${package}_ROOT OR DEFINED ENV{${package}_ROOT} OR NOT Python_Interpreter_FOUND)
     return()
@@ -31,7 +32,9 @@ function(fourfold_find_in_python package module subdirectory)
   # find_spec rather than import: importing torch takes seconds, and a CUDA build may fail to import on a build machine.
   execute_process(
     COMMAND "${Python_EXECUTABLE}" -c
-      "import importlib.util, os; s = importlib.util.find_spec('${module}'); print(os.path.dirname(s.origin) if s and s.origin else '')"
+      "import importlib.util as u, os, sysconfig; s = u.find_spec('${module}'); \
+d = os.path.dirname(s.origin) if s and s.origin else os.path.join(sysconfig.get_path('platlib'), '${module}'); \
+print(d if os.path.isdir(d) else '')"
     OUTPUT_VARIABLE directory OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
   if(directory)
     file(TO_CMAKE_PATH "${directory}/${subdirectory}" directory)
@@ -79,8 +82,7 @@ if(NOT Torch_FOUND)
   endif()
   message(FATAL_ERROR
     "fourfold needs torch, but ${Python_EXECUTABLE} has none. Install torch "
-    "${FOURFOLD_TORCH_MINIMUM} or newer there and build with `pip install --no-build-isolation .`, or point Torch_ROOT "
-    "at a libtorch.")
+    "${FOURFOLD_TORCH_MINIMUM} or newer there, or point Torch_ROOT at a libtorch.")
 endif()
 if(Torch_VERSION VERSION_LESS FOURFOLD_TORCH_MINIMUM)
   message(FATAL_ERROR

@@ -14,21 +14,9 @@ function(fourfold_fetch_torch_headers)
       string(REGEX REPLACE "\\.$" "" missing "${CMAKE_MATCH_1}")
     endif()
     message(FATAL_ERROR "FOURFOLD_TORCH_HEADERS=ON asks for gradients for every minor version of torch, but their "
-      "headers were not fetched: ${missing}. Or set FOURFOLD_TORCH_HEADERS to AUTO or OFF.")
+      "headers were not fetched: ${missing}. Or set FOURFOLD_TORCH_HEADERS to OFF.")
   endif()
   set(FOURFOLD_TORCH_INCLUDES "${includes}" PARENT_SCOPE)
-endfunction()
-
-# pip compiles in an environment of its own, whose torch can be newer than the one in the environment that it installs
-# into. The Python is the same, and knows where the latter's packages are.
-function(fourfold_find_environments_torch)
-  execute_process(COMMAND "${Python_EXECUTABLE}" -c "import sysconfig; print(sysconfig.get_path('platlib'))"
-    OUTPUT_VARIABLE packages OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
-  file(TO_CMAKE_PATH "${packages}/torch/include" include)
-  fourfold_read_torch_version("${include}" version)
-  if(version VERSION_GREATER_EQUAL FOURFOLD_TORCH_MINIMUM)  # pip replaces an older one
-    set(FOURFOLD_TORCH_INCLUDES "${include}" PARENT_SCOPE)
-  endif()
 endfunction()
 
 # Sets result to the version, major.minor, of the torch with these headers; empty if there is none, or one without
@@ -47,19 +35,13 @@ set(FOURFOLD_TORCH_INCLUDES)
 fourfold_read_switch(FOURFOLD_TORCH_HEADERS OFF _wanted)
 if(_wanted STREQUAL "ON")
   fourfold_fetch_torch_headers()
-elseif(_wanted STREQUAL "AUTO")
-  # Only for wheels (SKBUILD_STATE is scikit-build-core's): an editable install runs with the torch that it is built
-  # for.
-  if("${SKBUILD_STATE}" STREQUAL "wheel")
-    fourfold_find_environments_torch()
-  endif()
 elseif(NOT _wanted STREQUAL "OFF")
   set(FOURFOLD_TORCH_INCLUDES "${FOURFOLD_TORCH_HEADERS}")
   foreach(_include IN LISTS FOURFOLD_TORCH_INCLUDES)
     fourfold_read_torch_version("${_include}" _version)
     if(NOT _version VERSION_GREATER_EQUAL FOURFOLD_TORCH_MINIMUM)
       message(FATAL_ERROR "FOURFOLD_TORCH_HEADERS names ${_include}, which doesn't contain the headers of torch "
-        "${FOURFOLD_TORCH_MINIMUM} or newer. Name the include folders of torch's Python packages, or set it to AUTO, ON "
+        "${FOURFOLD_TORCH_MINIMUM} or newer. Name the include folders of torch's Python packages, or set it to ON "
         "or OFF.")
     endif()
   endforeach()

@@ -40,7 +40,6 @@ OLD_PTX = "8.7"
 UNOPTIMIZED = (
     "-DCMAKE_CXX_COMPILE_OBJECT=<CMAKE_CXX_COMPILER> <DEFINES> <INCLUDES> <FLAGS> -O0 -g0 -o <OBJECT> -c <SOURCE>"
 )
-HEADERS_ONCE = f"-DCMAKE_PROJECT_fourfold_INCLUDE={ROOT / 'cmake' / 'precompiled_headers.cmake'}"
 
 
 def configure(name: str, *options: str, **environment: str) -> Path:

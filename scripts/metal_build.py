@@ -6,7 +6,7 @@ import shlex
 from pathlib import Path
 
 import backend_tools as tools
-from backend_builds import BIN, HEADERS_ONCE, UNOPTIMIZED, build, configure
+from backend_builds import BIN, UNOPTIMIZED, build, configure
 from backend_report import Refused, Report
 from backend_tools import MACOS, ROOT, output, run
 
@@ -27,7 +27,6 @@ def metal(report: Report) -> None:
     options = (
         UNOPTIMIZED,
         UNOPTIMIZED.replace("CXX", "OBJCXX"),
-        HEADERS_ONCE,
         "-DFOURFOLD_METAL=ON",
         "-DFOURFOLD_CUDA=OFF",
         "-DFOURFOLD_HIP=OFF",

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import backend_tools as tools
-from backend_builds import BIN, HEADERS_ONCE, UNOPTIMIZED, configure
+from backend_builds import BIN, UNOPTIMIZED, configure
 from backend_report import Refused, Report
 from backend_tools import ROOT, WORK, run
 
@@ -45,7 +45,6 @@ def build(torch: Path) -> tuple[Path, str]:
     options = ("-DFOURFOLD_PYTHON=OFF", "-DFOURFOLD_CUDA=OFF", "-DFOURFOLD_HIP=OFF", "-DFOURFOLD_METAL=OFF")
     options += (
         UNOPTIMIZED,
-        HEADERS_ONCE,
         f"-DCMAKE_TOOLCHAIN_FILE={tools.windows_toolchain()}",
         f"-DTorch_ROOT={torch}",
     )

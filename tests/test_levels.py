@@ -21,7 +21,9 @@ LEVELS = ["default", "avx2", "avx512", "avx512_bf16", "amx"]
 
 
 def lower_levels() -> list[str]:
-    return LEVELS[: LEVELS.index(fourfold.cpu_capability())]
+    """Those of this build, which is for this machine alone unless FOURFOLD_CPU_LEVELS is ON."""
+    built = fourfold._C.build_info()["cpu_levels"]
+    return [level for level in LEVELS[: LEVELS.index(fourfold.cpu_capability())] if level in built]
 
 
 @pytest.mark.parametrize("level", lower_levels())
@@ -45,14 +47,15 @@ def test_values_on_a_lower_level(level: str) -> None:
 
 @pytest.fixture(scope="module")
 def choose(shared: Path) -> Callable[..., str]:
-    """The level that a library with so many levels chooses on a CPU that supports all."""
+    """The level that a library with these levels chooses on a CPU whose best is given, by default the highest."""
 
-    def run(built: int, asked: str, answer: str) -> str:
-        flags = ("-std=c++20", f"-DFOURFOLD_CPU_LEVEL_COUNT={built}", "-I", ROOT / "cpp")
+    def run(built: list[str], asked: str, answer: str, best: str = LEVELS[-1]) -> str:
+        bits = sum(1 << LEVELS.index(level) for level in built)
+        flags = ("-std=c++20", f"-DFOURFOLD_BUILT_LEVELS={bits}", "-I", ROOT / "cpp")
         source = ROOT / "tests" / "cpp" / "level.cpp"
         compile = (tool("g++", "g++"), *flags, source, "-o")
-        folder = made_once(shared / f"level{built}", lambda folder: output_of(*compile, folder / "choose"))
-        return output_of(folder / "choose", asked, answer)
+        folder = made_once(shared / f"level{bits}", lambda folder: output_of(*compile, folder / "choose"))
+        return output_of(folder / "choose", asked, answer, LEVELS.index(best))
 
     return run
 
@@ -76,14 +79,27 @@ def choose(shared: Path) -> Callable[..., str]:
     ],
 )
 def test_tiles_are_asked_for_only_where_they_are_used(choose, asked: str, answer: str, chosen: str) -> None:
-    assert choose(5, asked, answer) == chosen
+    assert choose(LEVELS, asked, answer) == chosen
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86-64 has these levels")
-@pytest.mark.parametrize("built", [1, 2, 3, 4])
-def test_a_level_that_was_not_built_is_not_chosen(choose, built: int) -> None:
-    assert choose(built, "", "granted") == f"{LEVELS[built - 1]} 0"
-    assert choose(built, LEVELS[built], "granted") == (
-        f"FOURFOLD_CPU_CAPABILITY is {LEVELS[built]}, but this CPU and this build of fourfold have: "
-        f"{', '.join(LEVELS[:built])}. Set it to one of these, or unset it. 0"
+@pytest.mark.parametrize("built", [LEVELS[:1], LEVELS[:2], LEVELS[1:2], LEVELS[2:4]])
+def test_a_level_that_was_not_built_is_not_chosen(choose, built: list[str]) -> None:
+    assert choose(built, "", "granted") == f"{built[-1]} 0"
+    for asked in set(LEVELS) - set(built):
+        assert choose(built, asked, "granted") == (
+            f"FOURFOLD_CPU_CAPABILITY is {asked}, but this CPU and this build of fourfold have: "
+            f"{', '.join(built)}. Set it to one of these, or unset it. 0"
+        )
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="only x86-64 has these levels")
+@pytest.mark.parametrize(
+    ("built", "best", "kernels"),
+    [(["avx2"], "default", "avx2"), (["avx512", "avx512_bf16"], "avx2", "avx512 and avx512_bf16")],
+)
+def test_a_build_for_newer_processors_says_so(choose, built: list[str], best: str, kernels: str) -> None:
+    assert choose(built, "", "granted", best) == (
+        f"fourfold was built for other processors than this one, whose CPU level is {best}: its kernels are for "
+        f"{kernels}. Build it on this processor, or for all with FOURFOLD_CPU_LEVELS=ON. 0"
     )

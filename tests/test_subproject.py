@@ -79,9 +79,9 @@ def test_both_ways_build_the_same(tmp_path: Path) -> None:
 
 def test_the_projects_choice_of_levels_is_fourfolds(tmp_path: Path) -> None:
     """The project's ordinary variable, not a cache entry."""
-    for levels, count in (("OFF", 1), ("ON", 5 if platform.machine() == "x86_64" else 1)):
+    for levels, bits in (("OFF", 1), ("ON", 31 if platform.machine() == "x86_64" else 1)):
         configure(tmp_path, f"-DLEVELS={levels}", f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}")
-        assert f"-DFOURFOLD_CPU_LEVEL_COUNT={count}" in (tmp_path / "build.ninja").read_text()
+        assert f"-DFOURFOLD_BUILT_LEVELS={bits}" in (tmp_path / "build.ninja").read_text()
 
 
 def installed(build: Path, prefix: Path) -> list[str]:

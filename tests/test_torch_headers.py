@@ -1,15 +1,12 @@
 """Gradients for other versions of torch than the one of the build: which headers a build fetches."""
 
 import os
-import sys
-import venv
 import zipfile
 
 import pytest
 import torch
 
 from configuring import configuring, copy_of_the_sources
-from machine import output_of
 
 pytestmark = pytest.mark.slow
 
@@ -27,8 +24,8 @@ def configure(tmp_path):
     pinned.write_text(f"torch=={torch.__version__}\n")
     index |= {"PIP_CONSTRAINT": str(pinned), "PIP_BUILD_CONSTRAINT": str(pinned)}
 
-    def configured(wanted, state="wheel", **others):
-        return run(f"-DFOURFOLD_TORCH_HEADERS={wanted}", f"-DSKBUILD_STATE={state}", source=source, **index, **others)
+    def configured(wanted, **others):
+        return run(f"-DFOURFOLD_TORCH_HEADERS={wanted}", source=source, **index, **others)
 
     configured.index, configured.source = tmp_path / "index", source
     return configured
@@ -63,39 +60,18 @@ def test_a_wheel_has_gradients_for_every_minor_version(configure):
     assert not list(fetched.rglob("lib"))
 
 
-@pytest.mark.parametrize(
-    ("wanted", "state"), [("AUTO", "wheel"), ("AUTO", "editable"), ("AUTO", ""), ("OFF", "wheel"), ("", "wheel")]
-)
-def test_other_builds_fetch_nothing(configure, wanted, state):
+@pytest.mark.parametrize("wanted", ["OFF", ""])
+def test_other_builds_fetch_nothing(configure, wanted):
     put(configure.index, "2.99.0")
-    code, said = configure(wanted, state)
+    code, said = configure(wanted)
     assert code == 0, said
     assert f"-- gradients {MINE} -- CPU on" in said
     assert "Fetching" not in said
 
 
-@pytest.mark.parametrize(
-    ("state", "torchs", "versions"),
-    [("wheel", "2.99.0", f"{MINE} 2.99"), ("editable", "2.99.0", MINE), ("wheel", "2.9.1", MINE)],
-)
-def test_a_wheel_has_gradients_for_the_torch_that_it_is_installed_beside(configure, tmp_path, state, torchs, versions):
-    """pip builds with another one: the Python is that of the environment, and its path begins elsewhere. An older one
-    than fourfold needs is replaced after the build."""
-    venv.create(tmp_path / "environment", symlinks=True)
-    python = tmp_path / "environment" / "bin" / "python"
-    show = "import sysconfig; print(sysconfig.get_path('platlib'))"
-    put(tmp_path, torchs)
-    with zipfile.ZipFile(tmp_path / f"torch-{torchs}-py3-none-any.whl") as wheel:
-        wheel.extractall(output_of(python, "-c", show).strip())
-    isolated = os.pathsep.join(filter(None, sys.path))
-    code, said = configure("AUTO", state, python=python, PYTHONPATH=isolated)
-    assert code == 0, said
-    assert f"-- gradients {versions} -- CPU on" in said
-
-
 def test_true_means_on(configure):
     put(configure.index, "2.99.0")
-    code, said = configure("TRUE", "editable")
+    code, said = configure("TRUE")
     assert code == 0, said
     assert f"-- gradients {MINE} 2.99 -- CPU on" in said
 
@@ -106,7 +82,7 @@ def test_a_missing_index_is_named(configure):
     assert code == 1
     assert (
         "FOURFOLD_TORCH_HEADERS=ON asks for gradients for every minor version of torch, but their headers were not "
-        f"fetched: {why}. Or set FOURFOLD_TORCH_HEADERS to AUTO or OFF." in said
+        f"fetched: {why}. Or set FOURFOLD_TORCH_HEADERS to OFF." in said
     )
 
 

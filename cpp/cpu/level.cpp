@@ -7,7 +7,7 @@
 
 #include "system/system.h"
 
-#if FOURFOLD_CPU_LEVEL_COUNT > 1
+#if FOURFOLD_BUILT_LEVELS > 1
 #include <cpuid.h>
 #endif
 
@@ -15,11 +15,11 @@ namespace fourfold::cpu {
 namespace {
 
 constexpr const char* names[] = {"default", "avx2", "avx512", "avx512_bf16", "amx"};
-constexpr int built = FOURFOLD_CPU_LEVEL_COUNT;
+constexpr bool is_built(int level) { return (FOURFOLD_BUILT_LEVELS >> level & 1) != 0; }
 constexpr int last_full = 2;  // later levels are this one plus bfloat16 kernels
 constexpr int amx = 4;
 
-#if FOURFOLD_CPU_LEVEL_COUNT > 1
+#if FOURFOLD_BUILT_LEVELS > 1
 struct Cpuid {
   unsigned eax = 0;
   unsigned ebx = 0;
@@ -47,7 +47,7 @@ bool has_amx() {
 #endif
 
 int best_of_cpu() {
-#if FOURFOLD_CPU_LEVEL_COUNT > 1
+#if FOURFOLD_BUILT_LEVELS > 1
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
   if (!avx2) return 0;
@@ -63,21 +63,34 @@ int best_of_cpu() {
 
 LevelChoice chosen(int level) { return {std::min(level, last_full), level - last_full - 1, names[level], ""}; }
 
+std::string list_of(const char* conjunction, int best, bool (*is_listed)(int)) {
+  std::string list;
+  for (int level = 0; level <= best; ++level) {
+    if (is_listed(level)) list += (list.empty() ? "" : conjunction) + std::string(names[level]);
+  }
+  return list;
+}
+
 // Requests tiles only if they would be used, because the permission is permanent.
 LevelChoice choose(const char* asked, int best_of_cpu, bool (*may_use_tiles)()) {
   const std::string_view wanted = asked == nullptr ? "" : asked;
-  int best = std::min(best_of_cpu, built - 1);
+  int best = best_of_cpu;
   const bool below = !wanted.empty() && wanted != names[amx];
-  if (best == amx && !below && !may_use_tiles()) best = amx - 1;
+  if (best == amx && is_built(amx) && !below && !may_use_tiles()) best = amx - 1;
+  while (best >= 0 && !is_built(best)) --best;
+  if (best < 0) {
+    return {0, -1, nullptr,
+            "fourfold was built for other processors than this one, whose CPU level is " +
+                std::string(names[best_of_cpu]) + ": its kernels are for " + list_of(" and ", amx, is_built) +
+                ". Build it on this processor, or for all with FOURFOLD_CPU_LEVELS=ON."};
+  }
   if (wanted.empty()) return chosen(best);
-  std::string usable;
   for (int level = 0; level <= best; ++level) {
-    if (wanted == names[level]) return chosen(level);
-    usable += std::string(level == 0 ? "" : ", ") + names[level];
+    if (is_built(level) && wanted == names[level]) return chosen(level);
   }
   return {0, -1, nullptr,
           "FOURFOLD_CPU_CAPABILITY is " + std::string(wanted) + ", but this CPU and this build of fourfold have: " +
-              usable + ". Set it to one of these, or unset it."};
+              list_of(", ", best, is_built) + ". Set it to one of these, or unset it."};
 }
 
 }  // namespace

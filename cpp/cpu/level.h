@@ -29,12 +29,12 @@ inline int level_index() {
 #define FOURFOLD_CPU_KERNEL(name, signature) namespace FOURFOLD_CPU_LEVEL { signature name; }
 #define FOURFOLD_BFLOAT16_KERNEL(name, signature) FOURFOLD_CPU_KERNEL(name, signature)
 #else
+// FOURFOLD_BUILT_LEVELS: the levels of this build, a bit for each: 1 default, 2 avx2, 4 avx512, 8 avx512_bf16, 16 amx.
 namespace fourfold::cpu {
 
-// The number of built levels that have all kernels; later levels are the last of these plus bfloat16 kernels.
-inline constexpr int full_levels = FOURFOLD_CPU_LEVEL_COUNT < 3 ? FOURFOLD_CPU_LEVEL_COUNT : 3;
+inline constexpr int full_levels = 3;  // have all kernels; later levels are the last of these plus bfloat16 kernels
 
-// A kernel compiled for each level; calls dispatch to the chosen level.
+// A kernel compiled for each level; calls dispatch to the chosen level. Null for levels that are not in this build.
 template <typename Signature>
 struct Kernel {
   Signature* at[full_levels];
@@ -60,31 +60,37 @@ struct Bfloat16Kernel {
 
 }  // namespace fourfold::cpu
 
-#if FOURFOLD_CPU_LEVEL_COUNT >= 3
-#define FOURFOLD_CPU_KERNEL(name, signature)                                                                 \
-  namespace level_default { signature name; } namespace level_avx2 { signature name; }                       \
-  namespace level_avx512 { signature name; }                                                                 \
-  inline constexpr Kernel<signature> name{{level_default::name, level_avx2::name, level_avx512::name}};
-#elif FOURFOLD_CPU_LEVEL_COUNT == 2
-#define FOURFOLD_CPU_KERNEL(name, signature)                                           \
-  namespace level_default { signature name; } namespace level_avx2 { signature name; } \
-  inline constexpr Kernel<signature> name{{level_default::name, level_avx2::name}};
-#elif FOURFOLD_CPU_LEVEL_COUNT == 1
-#define FOURFOLD_CPU_KERNEL(name, signature) \
-  namespace level_default { signature name; } inline constexpr Kernel<signature> name{{level_default::name}};
+#if FOURFOLD_BUILT_LEVELS & 1
+#define FOURFOLD_ON_DEFAULT(name) level_default::name
 #else
-#error "FOURFOLD_CPU_LEVEL_COUNT is 1 to 5, of: default, avx2, avx512, avx512_bf16, amx"
+#define FOURFOLD_ON_DEFAULT(name) nullptr
+#endif
+#if FOURFOLD_BUILT_LEVELS & 2
+#define FOURFOLD_ON_AVX2(name) level_avx2::name
+#else
+#define FOURFOLD_ON_AVX2(name) nullptr
+#endif
+#if FOURFOLD_BUILT_LEVELS & 4
+#define FOURFOLD_ON_AVX512(name) level_avx512::name
+#else
+#define FOURFOLD_ON_AVX512(name) nullptr
+#endif
+#if FOURFOLD_BUILT_LEVELS & 8
+#define FOURFOLD_ON_AVX512_BF16(name) level_avx512_bf16::name
+#else
+#define FOURFOLD_ON_AVX512_BF16(name) nullptr
+#endif
+#if FOURFOLD_BUILT_LEVELS & 16
+#define FOURFOLD_ON_AMX(name) level_amx::name
+#else
+#define FOURFOLD_ON_AMX(name) nullptr
 #endif
 
-#if FOURFOLD_CPU_LEVEL_COUNT == 5
-#define FOURFOLD_BFLOAT16_KERNEL(name, signature)                                \
+#define FOURFOLD_CPU_KERNEL(name, signature)                                           \
+  namespace level_default { signature name; } namespace level_avx2 { signature name; } \
+  namespace level_avx512 { signature name; }                                           \
+  inline constexpr Kernel<signature> name{{FOURFOLD_ON_DEFAULT(name), FOURFOLD_ON_AVX2(name), FOURFOLD_ON_AVX512(name)}};
+#define FOURFOLD_BFLOAT16_KERNEL(name, signature)                                         \
   namespace level_avx512_bf16 { signature name; } namespace level_amx { signature name; } \
-  inline constexpr Bfloat16Kernel<signature> name{{level_avx512_bf16::name, level_amx::name}};
-#elif FOURFOLD_CPU_LEVEL_COUNT == 4
-#define FOURFOLD_BFLOAT16_KERNEL(name, signature) \
-  namespace level_avx512_bf16 { signature name; } \
-  inline constexpr Bfloat16Kernel<signature> name{{level_avx512_bf16::name}};
-#else
-#define FOURFOLD_BFLOAT16_KERNEL(name, signature) inline constexpr Bfloat16Kernel<signature> name{};
-#endif
+  inline constexpr Bfloat16Kernel<signature> name{{FOURFOLD_ON_AVX512_BF16(name), FOURFOLD_ON_AMX(name)}};
 #endif

@@ -1,0 +1,37 @@
+"""The build backend: scikit-build-core, without a second torch. Where the environment that fourfold is installed into
+has a torch, the build uses that one (cmake/torch.cmake), and pip downloads none for the build's own environment.
+
+pip's environment of a build runs the Python that it installs for, which therefore knows where that torch is. In a
+virtual environment of a build's own (python -m build, uv) there is none, and the build requires torch as usual.
+"""
+
+from __future__ import annotations
+
+import re
+import sysconfig
+from pathlib import Path
+
+from scikit_build_core import build as _build
+from scikit_build_core.build import *  # noqa: F403  the other hooks
+
+MINIMUM = (2, 10)  # of cmake/torch.cmake
+
+
+def torch_of_environment() -> str:
+    """The version of the torch that is installed; empty if there is none that fourfold can use."""
+    file = Path(sysconfig.get_path("platlib"), "torch", "version.py")
+    found = re.search(r"^__version__ = '(\d+)\.(\d+)[^']*'", file.read_text(), re.MULTILINE) if file.exists() else None
+    version = "" if found is None else ".".join(found.groups())
+    return version if version and tuple(map(int, version.split("."))) >= MINIMUM else ""
+
+
+def _without_torch(requirements: list[str]) -> list[str]:
+    return [each for each in requirements if not (re.match(r"torch\b", each) and torch_of_environment())]
+
+
+def get_requires_for_build_wheel(config_settings: dict[str, list[str] | str] | None = None) -> list[str]:
+    return _without_torch(_build.get_requires_for_build_wheel(config_settings))
+
+
+def get_requires_for_build_editable(config_settings: dict[str, list[str] | str] | None = None) -> list[str]:
+    return _without_torch(_build.get_requires_for_build_editable(config_settings))
