@@ -57,6 +57,7 @@ test: $(STAMPS)/tools $(STAMPS)/build
 	$(if $(TESTS),,OMP_WAIT_POLICY=PASSIVE )$(RUN) -m pytest $(or $(TESTS),$(ALL_TESTS))
 
 demo: $(STAMPS)/build
+	@echo "== training: a minute or two on two cores"
 	$(RUN) -m fourfold demo --out demo-output $(DEMO)
 
 bench: $(STAMPS)/build
@@ -108,10 +109,12 @@ $(STAMPS)/venv: | python
 	mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/packages: requirements-build.txt $(STAMPS)/venv
+	@echo "== installing torch and the tools of the build into $(VENV): 0.4 GB, with torch's CUDA build some GB"
 	$(RUN) -m pip install $(PIP_INDEX) -r requirements-build.txt
 	touch $@
 
 $(STAMPS)/tools: requirements-dev.txt requirements-docs.txt $(STAMPS)/packages
+	@echo "== installing the tools of the tests"
 	$(RUN) -m pip install $(PIP_INDEX) -r requirements-dev.txt
 	touch $@
 
@@ -124,8 +127,9 @@ $(STAMPS)/settings: export CHOSEN := $(CHOSEN)
 $(STAMPS)/settings: force $(STAMPS)/venv
 	@printf '%s\n' "$$CHOSEN" | cmp -s - $@ || printf '%s\n' "$$CHOSEN" > $@
 
-# -v shows the summary of the configure step. --no-deps: the dependencies are installed already, at their pinned
-# versions.
+# -v shows the summary of the configure step, and a counter of the compiled files. --no-deps: the dependencies are
+# installed already, at their pinned versions.
 $(STAMPS)/build: $(BUILD_INPUTS) $(STAMPS)/packages $(STAMPS)/settings
+	@echo "== compiling fourfold for this machine: two to four minutes on two cores"
 	$(RUN) -m pip install -v --no-build-isolation --no-deps --editable .
 	touch $@

@@ -70,6 +70,20 @@ def test_demo_from_end_to_end(capsys, tmp_path):
     assert page == f"{PROJECT['project']['urls']['Documentation'].replace('/tree/', '/blob/')}/quickstart.md"
 
 
+def test_a_quick_demo_has_the_losses_and_the_speeds_alone(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "QUICK_STEPS", 24)
+    steps = TINY_DEMO.index("--steps")
+    tiny = TINY_DEMO[:steps] + TINY_DEMO[steps + 2 :]
+    code, output = run(capsys, *tiny, "--quick", "--out", tmp_path / "new")
+    assert code == 0
+    for words in ("24 for each model, of 2 × 8 characters", "Both learn the same", "Speed-up:", "quickstart.md"):
+        assert words in output
+    assert "│ def " not in output and "Picture" not in output
+    assert list((tmp_path / "new").glob("*")) == []
+    code, output = run(capsys, *TINY_DEMO, "--quick", "--steps", 2, "--out", tmp_path)
+    assert code == 0 and "2 for each model" in output
+
+
 def demo_on_a_terminal(tmp_path):
     """The demo's standard output, a pipe, and its standard error, a terminal."""
     ours, theirs = pty.openpty()

@@ -24,6 +24,7 @@ EXAMPLES = """\
 examples:
   python -m fourfold info            versions, backends, and what this machine can use
   python -m fourfold demo            train a small language model with plain PyTorch and with fourfold, side by side
+  python -m fourfold demo --quick    the same in some ten seconds
   python -m fourfold bench cell      time one step of the LLTM, like PyTorch's C++ extension tutorial
   python -m fourfold bench mlp       time a small MLP, like the ROCm extension tutorial
   python -m fourfold profile run.py  run a script, and print which operators took the time
@@ -49,7 +50,7 @@ the losses don't agree."""
 DEMO_EXAMPLES = """\
 examples:
   python -m fourfold demo                                   about a minute on two cores
-  python -m fourfold demo --steps 200                       a quick look: the text will be poor
+  python -m fourfold demo --quick                           some ten seconds: is it faster here, and as accurate?
   python -m fourfold demo --hidden-size 512 --steps 4000    a better model, which takes longer
   python -m fourfold demo --threads 1 --out results
   torchrun --nproc-per-node 2 -m fourfold demo              the same training with two processes (DDP)
@@ -103,7 +104,10 @@ def add_demo(commands: "argparse._SubParsersAction[Parser]") -> None:
     add_integer(model, "--hidden-size", 192, "hidden units of the LLTM")
     add_integer(model, "--embedding-size", 32, "size of a character's embedding")
     training = parser.add_argument_group("training")
-    add_integer(training, "--steps", 2000, "optimizer steps of each model, at least 2")
+    steps = f"optimizer steps of each model, at least 2 ({demo.STEPS}; {demo.QUICK_STEPS} with --quick)"
+    training.add_argument("--steps", type=positive_integer, metavar="N", help=steps)
+    quick = "train for seconds: prints the losses and the speeds, and neither writes text nor draws"
+    training.add_argument("--quick", action="store_true", help=quick)
     add_integer(training, "--batch-size", 16, "sequences in one step")
     add_integer(training, "--sequence-length", 64, "characters in one sequence")
     rate = "highest learning rate; it rises over the first tenth of the steps, then falls to 0 (%(default)s)"
