@@ -2,10 +2,11 @@ import gc
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -91,6 +92,20 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
     """A file's own tensors are the same in every run: torch seeds each process differently."""
     if isinstance(collector, pytest.Module):
         torch.manual_seed(0)
+
+
+# Core seconds of a test in the mean of the suite, on processors from Zen 3 to Zen 5.
+CORE_SECONDS = (0.13, 0.24)
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_node_collection_finished(node: Any, ids: Sequence[str]) -> None:
+    """Says what to expect, once: a run of all tests prints dots for half an hour."""
+    workers = node.config.option.numprocesses or 1
+    if node.gateway.id == "gw0" and len(ids) > 1000:
+        low, high = (max(1, round(len(ids) * each / workers / 60)) for each in CORE_SECONDS)
+        reporter = node.config.pluginmanager.getplugin("terminalreporter")
+        reporter.write_line(f"{len(ids)} tests, some {low} to {high} minutes in {workers} processes")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

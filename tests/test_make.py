@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -130,3 +131,15 @@ def test_make_installs_what_it_is_asked_to_run(make):
         "-m pip install -r requirements-docs.txt",
         "-m sphinx -W --keep-going -q -E -d build/doctrees docs build/docs",
     ]
+
+
+def test_a_run_of_all_tests_says_how_many_there_are(request):
+    lines = []
+    reporter = SimpleNamespace(write_line=lines.append)
+    config = SimpleNamespace(
+        option=SimpleNamespace(numprocesses=2), pluginmanager=SimpleNamespace(getplugin=lambda name: reporter)
+    )
+    for worker, count in (("gw0", 12_000), ("gw1", 12_000), ("gw0", 12)):
+        node = SimpleNamespace(gateway=SimpleNamespace(id=worker), config=config)
+        request.config.hook.pytest_xdist_node_collection_finished(node=node, ids=["a test"] * count)
+    assert lines == ["12000 tests, some 13 to 24 minutes in 2 processes"]
