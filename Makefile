@@ -38,7 +38,7 @@ help:
 	@echo
 	@echo "PYTHON=python3.12      the Python to use, 3.10 or later"
 	@echo "FOURFOLD_CUDA=ON       build the CUDA kernels even without a GPU; OFF leaves them out; likewise FOURFOLD_HIP"
-	@echo "FOURFOLD_CPU_LEVELS=ON    build the kernels for all CPU levels, even those that this CPU doesn't support"
+	@echo "FOURFOLD_CPU_LEVELS=ON    build the kernels for all CPU levels; default: the best one of this CPU"
 	@echo "FOURFOLD_BITCODE=ON    let compiled programs inline the CPU's elementary functions; needs clang++ or ziglang"
 	@echo "TORCH_CUDA_ARCH_LIST=9.0   the GPU architectures to compile for; default: this machine's"
 	@echo "TORCH_INDEX=URL        an additional package index for torch, such as one with CPU builds"

@@ -1,5 +1,6 @@
-# Reduces the list of all CPU levels to those that this machine uses: its best level; if that only adds bfloat16 kernels,
-# avx512 too, which has the others; and below amx avx512_bf16, because the system can refuse a process the tiles.
+# Reduces the list of all CPU levels to those that this machine runs: its best level alone or, if that is avx512_bf16 or
+# amx, the levels from avx512 on. avx512 has the kernels that are not for bfloat16, and where the system refuses a process
+# AMX's tiles, avx512_bf16 runs.
 function(fourfold_cpu_levels_of_this_machine levels)
   try_run(ran compiled "${PROJECT_BINARY_DIR}/CMakeFiles/fourfold_cpu_levels"
     "${PROJECT_SOURCE_DIR}/cmake/cpu_level.cpp"

@@ -1,5 +1,3 @@
-# Most of the time of a source that includes a header of torch goes into torch's headers.
-
 # Precompiles ops/stable.h for the sources of these targets that include something of torch. The others compile without,
 # so that a missing standard header is still an error. ccache needs -fpch-preprocess, and
 # CCACHE_SLOPPINESS=pch_defines,time_macros.
@@ -15,7 +13,7 @@ function(fourfold_precompile_stable_headers first)
       cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}" OUTPUT_VARIABLE file)
       set(includes)
       if(EXISTS "${file}")
-        file(STRINGS "${file}" includes REGEX "#include [\"<](ops|torch)/")
+        file(STRINGS "${file}" includes REGEX "#include [\"<](ops/|torch/|.*/cpu/elementwise.cpp)")
       endif()
       if(NOT includes)
         set_source_files_properties("${source}" PROPERTIES SKIP_PRECOMPILE_HEADERS ON)

@@ -1,9 +1,10 @@
 """Translates CUDA sources into HIP with torch's hipify; fails if a CUDA name remains.
 
-    python hip/hipify.py CUDA_FOLDER HIP_FOLDER
+    python hip/hipify.py CUDA_FOLDER HIP_FOLDER [PACKAGES]
 
 x.cu becomes x.hip. A header with changes becomes x_hip.cuh, and the other files include it under that name.
-HIP_FOLDER is emptied first; CUDA_FOLDER is only read.
+HIP_FOLDER is emptied first; CUDA_FOLDER is only read. PACKAGES: the folder of Python packages that has torch, if this
+Python has none.
 """
 
 import os
@@ -22,9 +23,10 @@ CUDA_HEADER = re.compile(r"(?:^|/)(?:cuda|cu(?:blas|rand|dnn|sparse|fft)|cub/|nv
 
 
 def main() -> None:
-    if len(sys.argv) != 3:
+    if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
-    source, output = map(Path, sys.argv[1:])
+    source, output = map(Path, sys.argv[1:3])
+    sys.path += sys.argv[3:]
     files = sorted(path for path in source.iterdir() if path.suffix in (".cu", ".cuh"))
     if not files:
         sys.exit(f"hipify: {source} contains no .cu file")

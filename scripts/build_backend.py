@@ -17,16 +17,20 @@ from scikit_build_core.build import *  # noqa: F403  the other hooks
 MINIMUM = (2, 10)  # of cmake/torch.cmake
 
 
-def torch_of_environment() -> str:
-    """The version of the torch that is installed; empty if there is none that fourfold can use."""
-    file = Path(sysconfig.get_path("platlib"), "torch", "version.py")
-    found = re.search(r"^__version__ = '(\d+)\.(\d+)[^']*'", file.read_text(), re.MULTILINE) if file.exists() else None
-    version = "" if found is None else ".".join(found.groups())
-    return version if version and tuple(map(int, version.split("."))) >= MINIMUM else ""
+def packages() -> Path:
+    """Those of the environment that fourfold is installed into."""
+    return Path(sysconfig.get_path("platlib"))
+
+
+def has_torch() -> bool:
+    """Whether a torch that fourfold supports is installed there."""
+    file = packages() / "torch" / "version.py"
+    found = re.search(r"^__version__ = '(\d+)\.(\d+)", file.read_text(), re.MULTILINE) if file.exists() else None
+    return found is not None and tuple(map(int, found.groups())) >= MINIMUM
 
 
 def _without_torch(requirements: list[str]) -> list[str]:
-    return [each for each in requirements if not (re.match(r"torch\b", each) and torch_of_environment())]
+    return [each for each in requirements if not (re.match(r"torch\b", each) and has_torch())]
 
 
 def get_requires_for_build_wheel(config_settings: dict[str, list[str] | str] | None = None) -> list[str]:

@@ -4,7 +4,7 @@
 
 The Python that runs this needs what PINNED lists; `make wheel` installs it. If there is an nvcc, the wheel has kernels
 for the usual GPUs, whatever this machine has; TORCH_CUDA_ARCH_LIST selects others. It has all CPU levels;
-FOURFOLD_CPU_LEVELS=AUTO restricts it to those of this machine. It has gradients in C++ for every minor version of
+FOURFOLD_CPU_LEVELS=AUTO restricts it to this machine's. It has gradients in C++ for every minor version of
 torch, whose headers the build fetches; FOURFOLD_TORCH_HEADERS=OFF restricts it to the installed torch. It has bitcode,
 which needs Clang, from ziglang or elsewhere; FOURFOLD_BITCODE=OFF leaves it out. FOURFOLD_LIBRARY names the folder of a
 library that scripts/build_library.py built: then only the modules are compiled.

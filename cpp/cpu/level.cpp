@@ -15,7 +15,6 @@ namespace fourfold::cpu {
 namespace {
 
 constexpr const char* names[] = {"default", "avx2", "avx512", "avx512_bf16", "amx"};
-constexpr bool is_built(int level) { return (FOURFOLD_BUILT_LEVELS >> level & 1) != 0; }
 constexpr int last_full = 2;  // later levels are this one plus bfloat16 kernels
 constexpr int amx = 4;
 

@@ -10,7 +10,7 @@ namespace fourfold::cpu {
 struct LevelChoice {
   int index = 0;               // 0 default, 1 avx2, 2 avx512 and its extensions
   int bfloat16 = -1;           // bfloat16 products: 0 avx512_bf16, 1 amx, -1 none
-  const char* name = nullptr;  // null if the environment requests an unavailable level
+  const char* name = nullptr;  // null if there is no level, or not the requested one
   std::string error;
 };
 
@@ -29,12 +29,18 @@ inline int level_index() {
 #define FOURFOLD_CPU_KERNEL(name, signature) namespace FOURFOLD_CPU_LEVEL { signature name; }
 #define FOURFOLD_BFLOAT16_KERNEL(name, signature) FOURFOLD_CPU_KERNEL(name, signature)
 #else
-// FOURFOLD_BUILT_LEVELS: the levels of this build, a bit for each: 1 default, 2 avx2, 4 avx512, 8 avx512_bf16, 16 amx.
+#ifndef FOURFOLD_BUILT_LEVELS
+#error "FOURFOLD_BUILT_LEVELS has a bit for each level of this build: 1 default, 2 avx2, 4 avx512, 8 avx512_bf16, 16 amx"
+#endif
 namespace fourfold::cpu {
+
+constexpr bool is_built(int level) { return ((FOURFOLD_BUILT_LEVELS) >> level & 1) != 0; }
+static_assert(is_built(0) || is_built(1) || is_built(2), "at least one level has all kernels");
+static_assert(is_built(2) || !(is_built(3) || is_built(4)), "the levels of bfloat16 kernels add to avx512");
 
 inline constexpr int full_levels = 3;  // have all kernels; later levels are the last of these plus bfloat16 kernels
 
-// A kernel compiled for each level; calls dispatch to the chosen level. Null for levels that are not in this build.
+// A kernel compiled for each level; calls dispatch to the chosen level.
 template <typename Signature>
 struct Kernel {
   Signature* at[full_levels];
@@ -58,39 +64,20 @@ struct Bfloat16Kernel {
   }
 };
 
-}  // namespace fourfold::cpu
+// A kernel's functions, from the level first on; null for levels that are not in this build.
+template <typename OfLevels, int first, typename... Functions>
+constexpr OfLevels kernel_of(Functions*... functions) {
+  int level = first;
+  return {{(is_built(level++) ? functions : nullptr)...}};
+}
 
-#if FOURFOLD_BUILT_LEVELS & 1
-#define FOURFOLD_ON_DEFAULT(name) level_default::name
-#else
-#define FOURFOLD_ON_DEFAULT(name) nullptr
-#endif
-#if FOURFOLD_BUILT_LEVELS & 2
-#define FOURFOLD_ON_AVX2(name) level_avx2::name
-#else
-#define FOURFOLD_ON_AVX2(name) nullptr
-#endif
-#if FOURFOLD_BUILT_LEVELS & 4
-#define FOURFOLD_ON_AVX512(name) level_avx512::name
-#else
-#define FOURFOLD_ON_AVX512(name) nullptr
-#endif
-#if FOURFOLD_BUILT_LEVELS & 8
-#define FOURFOLD_ON_AVX512_BF16(name) level_avx512_bf16::name
-#else
-#define FOURFOLD_ON_AVX512_BF16(name) nullptr
-#endif
-#if FOURFOLD_BUILT_LEVELS & 16
-#define FOURFOLD_ON_AMX(name) level_amx::name
-#else
-#define FOURFOLD_ON_AMX(name) nullptr
-#endif
+}  // namespace fourfold::cpu
 
 #define FOURFOLD_CPU_KERNEL(name, signature)                                           \
   namespace level_default { signature name; } namespace level_avx2 { signature name; } \
   namespace level_avx512 { signature name; }                                           \
-  inline constexpr Kernel<signature> name{{FOURFOLD_ON_DEFAULT(name), FOURFOLD_ON_AVX2(name), FOURFOLD_ON_AVX512(name)}};
+  inline constexpr auto name = kernel_of<Kernel<signature>, 0>(level_default::name, level_avx2::name, level_avx512::name);
 #define FOURFOLD_BFLOAT16_KERNEL(name, signature)                                         \
   namespace level_avx512_bf16 { signature name; } namespace level_amx { signature name; } \
-  inline constexpr Bfloat16Kernel<signature> name{{FOURFOLD_ON_AVX512_BF16(name), FOURFOLD_ON_AMX(name)}};
+  inline constexpr auto name = kernel_of<Bfloat16Kernel<signature>, 3>(level_avx512_bf16::name, level_amx::name);
 #endif

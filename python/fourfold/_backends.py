@@ -35,7 +35,7 @@ def backends() -> dict[str, Backend]:
 
 def cpu_capability() -> str:
     """Returns the CPU level whose kernels run: default, avx2, avx512, avx512_bf16 or amx. The environment variable
-    FOURFOLD_CPU_CAPABILITY lowers it.
+    FOURFOLD_CPU_CAPABILITY selects a lower one that this build has.
     """
     return _C.cpu_capability()
 

@@ -33,8 +33,8 @@ FOURFOLD_EXPORT int fourfold_has_registered();
 FOURFOLD_EXPORT const char* fourfold_build_facts();
 
 // The CPU level whose kernels run: "default", "avx2", "avx512", "avx512_bf16" or "amx". Static storage. Null when
-// FOURFOLD_CPU_CAPABILITY names a level that this library or CPU does not have; fourfold_cpu_capability_error() then
-// returns the error.
+// FOURFOLD_CPU_CAPABILITY names a level that this library or CPU does not have, or when the library has no level for this
+// CPU; fourfold_cpu_capability_error() then returns the error.
 FOURFOLD_EXPORT const char* fourfold_cpu_capability();
 FOURFOLD_EXPORT const char* fourfold_cpu_capability_error();
 

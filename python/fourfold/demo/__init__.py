@@ -64,7 +64,7 @@ def usable(options: argparse.Namespace, processes: Processes) -> torch.device:
     if processes.launched and device.type == "cuda":
         torch.cuda.set_device(device)
     limit_memory("demo", device, options.memory_fraction)
-    if processes.is_first:
+    if processes.is_first and not options.quick:
         output_directory("demo", "--out", options.out, PICTURE)
     if options.sequence_length >= corpora.LENGTH:
         raise UsageError(
