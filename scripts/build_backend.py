@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 from scikit_build_core import build as _build
-from scikit_build_core.build import *  # noqa: F403  the other hooks
 
 MINIMUM = (2, 10)  # of cmake/torch.cmake
 
@@ -39,3 +39,8 @@ def get_requires_for_build_wheel(config_settings: dict[str, list[str] | str] | N
 
 def get_requires_for_build_editable(config_settings: dict[str, list[str] | str] | None = None) -> list[str]:
     return _without_torch(_build.get_requires_for_build_editable(config_settings))
+
+
+def __getattr__(name: str) -> Any:
+    """The other hooks: which there are depends on scikit-build-core's version."""
+    return getattr(_build, name)

@@ -14,7 +14,7 @@ APPLE = ROOT / "tests" / "simulators" / "metal" / "apple"
 OTOOL, NM = "/usr/lib/llvm-19/bin/llvm-otool", "/usr/lib/llvm-19/bin/llvm-nm"
 OLDEST, *_, NEWEST = tools.TORCH_FOR_MACOS
 # Compiled with this system's Python headers and not linked: zig's linker doesn't support bundles.
-MODULES = ("_C.dir/module.cpp.o", f"_torch_{'_'.join(OLDEST.split('.')[:2])}.dir/torch_module.cpp.o")
+MODULES = ("_C.dir/module.cpp.o", f"_torch_{'_'.join(OLDEST.split('.')[:2])}_objects.dir/torch_module.cpp.o")
 # PyObjC doesn't list a selector with an ordinary type. torch's own library calls this one.
 UNLISTED = {"setLanguageVersion:"}
 # Selectors of Foundation, which this PyObjC package doesn't cover.

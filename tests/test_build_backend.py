@@ -92,3 +92,4 @@ def test_the_backend_has_every_hook(build_backend: ModuleType) -> None:
 
     assert build_backend.packages() == packages_of(Path(sys.executable))
     assert {name for name in build.__all__ if not hasattr(build_backend, name)} == set()
+    assert not hasattr(build_backend, "no_hook")

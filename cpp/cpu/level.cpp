@@ -62,10 +62,11 @@ int best_of_cpu() {
 
 LevelChoice chosen(int level) { return {std::min(level, last_full), level - last_full - 1, names[level], ""}; }
 
-std::string list_of(const char* conjunction, int best, bool (*is_listed)(int)) {
+// The levels of this build up to the best.
+std::string list_of_built(const char* separator, int best) {
   std::string list;
   for (int level = 0; level <= best; ++level) {
-    if (is_listed(level)) list += (list.empty() ? "" : conjunction) + std::string(names[level]);
+    if (is_built(level)) list += (list.empty() ? "" : separator) + std::string(names[level]);
   }
   return list;
 }
@@ -80,7 +81,7 @@ LevelChoice choose(const char* asked, int best_of_cpu, bool (*may_use_tiles)()) 
   if (best < 0) {
     return {0, -1, nullptr,
             "fourfold was built for other processors than this one, whose CPU level is " +
-                std::string(names[best_of_cpu]) + ": its kernels are for " + list_of(" and ", amx, is_built) +
+                std::string(names[best_of_cpu]) + ": its kernels are for " + list_of_built(" and ", amx) +
                 ". Build it on this processor, or for all with FOURFOLD_CPU_LEVELS=ON."};
   }
   if (wanted.empty()) return chosen(best);
@@ -89,7 +90,7 @@ LevelChoice choose(const char* asked, int best_of_cpu, bool (*may_use_tiles)()) 
   }
   return {0, -1, nullptr,
           "FOURFOLD_CPU_CAPABILITY is " + std::string(wanted) + ", but this CPU and this build of fourfold have: " +
-              list_of(", ", best, is_built) + ". Set it to one of these, or unset it."};
+              list_of_built(", ", best) + ". Set it to one of these, or unset it."};
 }
 
 }  // namespace
