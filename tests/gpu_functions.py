@@ -4,6 +4,7 @@ simulators on NumPy arrays."""
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from unittest import mock
 
 import numpy
 
@@ -179,12 +181,14 @@ def simulated(kernels: str, warp: int = 32, sanitizer: Sequence[str] = ()) -> ct
 
     def compile(folder: Path, library: Path) -> None:
         (folder / "kernels.cpp").write_text(source)
-        flags = ["-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-pthread", f"-DGPUSIM_WARP={warp}", *sanitizer]
+        flags = ["-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-pthread", *sanitizer]
         partial = library.with_suffix(".new")
         run("g++", *flags, "-I", SIMULATORS / "gpusim", "-x", "c++", folder / "kernels.cpp", "-o", partial)
         partial.rename(library)
 
-    return ctypes.CDLL(str(built("functions", "kernels.so", compile, [SIMULATORS / "gpusim"], source, warp, sanitizer)))
+    library = built("functions", "kernels.so", compile, [SIMULATORS / "gpusim"], source, warp, sanitizer)
+    with mock.patch.dict(os.environ, GPUSIM_WARP=str(warp)):  # which it reads now
+        return ctypes.CDLL(str(library))
 
 
 def launcher(library: ctypes.CDLL, name: str, lanes: int, shared: int = 0) -> Callable[..., None]:

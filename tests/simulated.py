@@ -1,6 +1,6 @@
 """Builds the GPU kernels for the simulator in tests/simulators/, and runs fourfold's operators on them.
 
-    python tests/simulated.py [--warp 64] [--sanitizer checked|thread]      builds the library and prints its path
+    python tests/simulated.py [--sanitizer thread]      builds the library and prints its path
 
 With FOURFOLD_SIMULATED set to such a library, conftest.py registers its kernels for the operators' CPU key, so that the
 same tests and the same case table run on them.
@@ -40,22 +40,22 @@ UNDEFINED = (
 )
 CHECKED = ["-DGPUSIM_CHECKED=1", *UNDEFINED]
 CHECKED += [word for setting in CALLS for word in ("--param", setting)]
-SANITIZERS = {"none": [], "checked": CHECKED, "thread": ["-fsanitize=thread"]}
+SANITIZERS = {"checked": CHECKED, "thread": ["-fsanitize=thread"]}
 LENDERS = ("gpusim_lend_to_host", "gpusim_metal_lend")
 # library/torch_gpu.cpp intercepts the library's calls of these functions.
 WRAPPED = ("torch_call_dispatcher", *(f"aoti_torch_{name}" for name in DEVICE_CALLS))
 
 
-def build(warp: int = 32, sanitizer: str = "none", jobs: int | None = None) -> Path:
-    """The library of the hipified kernels for that warp size; built once for given sources."""
+def build(sanitizer: str = "checked", jobs: int | None = None) -> Path:
+    """The library of the hipified kernels; built once for given sources."""
     import torch
 
     folders = [ROOT / name for name in ("cuda", "cpp", "hip", "cmake")]
     folders += [SIMULATORS / name for name in ("gpusim", "library", "modules")]
     return built(
-        f"warp{warp}-{sanitizer}",
+        f"gpu-{sanitizer}",
         "libfourfold_simulated.so",
-        lambda folder, library: compile_into(folder, library, warp, sanitizer, jobs),
+        lambda folder, library: compile_into(folder, library, sanitizer, jobs),
         folders,
         torch.__version__,
         Path(__file__).read_text(),
@@ -81,7 +81,7 @@ def built(
     return folder / product
 
 
-def compile_into(folder: Path, library: Path, warp: int, sanitizer: str, jobs: int | None) -> None:
+def compile_into(folder: Path, library: Path, sanitizer: str, jobs: int | None) -> None:
     import torch
 
     translated = folder / "hip"
@@ -89,7 +89,7 @@ def compile_into(folder: Path, library: Path, warp: int, sanitizer: str, jobs: i
 
     include = Path(torch.__file__).parent / "include"
     common = [
-        *("-std=c++20", "-O1", "-g1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w", f"-DGPUSIM_WARP={warp}"),
+        *("-std=c++20", "-O1", "-g1", "-fPIC", "-fvisibility=hidden", "-pthread", "-w"),
         *("-I", SIMULATORS / "gpusim", "-isystem", include),
     ]
     flags = [
@@ -111,7 +111,8 @@ def compile_into(folder: Path, library: Path, warp: int, sanitizer: str, jobs: i
 
     def compile(source: Path) -> Path:
         target = folder / f"{source.parent.name}_{source.stem}.o"
-        options = own if source in unchecked else flags
+        # Every access calls the checks.
+        options = [*own, "-O2"] if source in unchecked else flags
         # Translated sources have the same name in each folder, and so one object in ccache.
         name = source.relative_to(folder) if source.is_relative_to(folder) else source
         command = (*launcher(), "g++", *common, *options, "-x", "c++", "-c", name, "-o", target)
@@ -124,7 +125,7 @@ def compile_into(folder: Path, library: Path, warp: int, sanitizer: str, jobs: i
     sanitized = ["-fsanitize=undefined"] if sanitizer == "checked" else SANITIZERS[sanitizer]
     link = ["g++", "-shared", "-pthread", *sanitized, *objects, "-L", torch_library, "-ltorch_cpu", "-lc10", "-ldl"]
     link += [f"-Wl,--wrap={name}" for name in WRAPPED] + libfourfold()
-    run(*link, "-Wl,--no-undefined" if sanitizer == "none" else "-g", "-o", library.with_suffix(".new"))
+    run(*link, "-g", "-Wl,--no-undefined", "-o", library.with_suffix(".new"))
     library.with_suffix(".new").rename(library)
 
 
@@ -224,10 +225,8 @@ def finished(kernel: Any, simulator: ctypes.CDLL) -> Callable[..., Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--warp", type=int, choices=(32, 64), default=32)
-    parser.add_argument("--sanitizer", choices=SANITIZERS, default="none")
-    arguments = parser.parse_args()
-    print(build(arguments.warp, arguments.sanitizer))
+    parser.add_argument("--sanitizer", choices=SANITIZERS, default="checked")
+    print(build(parser.parse_args().sanitizer))
 
 
 if __name__ == "__main__":

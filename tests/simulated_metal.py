@@ -1,7 +1,7 @@
 """Builds the Metal backend for the simulator in tests/simulators/. Its host code is compiled for Linux against a Metal
 framework that validates and runs what it encodes; that framework compiles the kernels on request.
 
-    python tests/simulated_metal.py [--sanitizer checked|thread]      builds the library and prints its path
+    python tests/simulated_metal.py [--sanitizer thread]      builds the library and prints its path
 
 Set FOURFOLD_SIMULATED to it as to any simulated library.
 """
@@ -30,7 +30,7 @@ WRAPPED = (
 SHADERS = {"recurrent": "recurrent_shaders", "mlp": "mlp_shaders", "mlp_layers": "mlp_layers_shaders"}
 
 
-def build(sanitizer: str = "none", metal: Path = METAL, jobs: int | None = None) -> Path:
+def build(sanitizer: str = "checked", metal: Path = METAL, jobs: int | None = None) -> Path:
     """The library of the Metal backend in the folder `metal`; built once for given sources."""
     import torch
 
@@ -91,7 +91,7 @@ def compile_into(folder: Path, library: Path, sanitizer: str, metal: Path, jobs:
     own += [] if sanitizer == "thread" else [SIMULATORS / "library" / "device_memory.cpp"]
     own += [SIMULATORS / "gpusim" / "checks.cpp"] if sanitizer == "checked" else []
     for source in own:
-        commands[source] = ["g++", "-w", *common, *simulator, "-x", "c++"]
+        commands[source] = ["g++", "-w", *common, *simulator, "-O2", "-x", "c++"]
     for source in [*sorted((ROOT / "cpp" / "ops").glob("*.cpp")), SIMULATORS / "library" / "programs.cpp"]:
         commands[source] = ["g++", "-w", *common, *registration]
     hosts = [unchanged(path) for path in sorted(metal.glob("*.mm")) if path.stem != "elementwise"]
@@ -121,7 +121,7 @@ def compile_into(folder: Path, library: Path, sanitizer: str, metal: Path, jobs:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sanitizer", choices=simulated.SANITIZERS, default="none")
+    parser.add_argument("--sanitizer", choices=simulated.SANITIZERS, default="checked")
     print(build(parser.parse_args().sanitizer))
 
 

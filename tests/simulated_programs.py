@@ -30,7 +30,7 @@ FLAGS = ("-std=c++20", "-O1", "-w", "-fPIC", "-fwrapv", "-ffp-contract=off", "-f
 
 def flags_of(sanitizer: str) -> tuple[str, ...]:
     """A sanitizer's reports name lines."""
-    return (*FLAGS, *(["-g1"] if sanitizer != "none" else []), *SANITIZERS[sanitizer])
+    return (*FLAGS, "-g1", *SANITIZERS[sanitizer])
 
 
 def serve(library: str, record: str | None = None) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from case_table import sanitizer_environment
-from metal_programs import by_sanitizer
 
 import simulated_metal
 
@@ -26,7 +25,7 @@ class Mistake:
     wrong: str
     selection: str = ""
     seen_as: str = "Tensor-likes are not close"
-    sanitizer: str = "none"
+    sanitizer: str = "checked"
     count: int = 1
 
 
@@ -72,7 +71,6 @@ MISTAKES = {
         "if (element > job.rows * size) return;",
         "lltm_cell-odd-float32-contiguous",
         "of an allocation of",
-        sanitizer="checked",
     ),
     "a selector misspelled": Mistake(
         "encoder.mm",
@@ -83,7 +81,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("mistake", by_sanitizer({name: mistake.sanitizer for name, mistake in MISTAKES.items()}))
+@pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_seen(mistake: str, tmp_path: Path) -> None:
     given = MISTAKES[mistake]
     metal = tmp_path / "metal"
@@ -146,7 +144,6 @@ def said_by(library: Path, calls: str) -> str:
     return done.stdout
 
 
-@pytest.mark.build("metal")
 def test_what_the_systems_compiler_says_reaches_the_user(tmp_path: Path) -> None:
     metal = tmp_path / "metal"
     shutil.copytree(simulated_metal.METAL, metal)
@@ -166,13 +163,11 @@ except RuntimeError as refusal:
 """
 
 
-@pytest.mark.build("metal")
 def test_float64_is_refused_in_a_sentence() -> None:
     sentence = "fourfold: Apple's GPUs do not compute in torch.float64; convert to torch.float32, or move to the CPU\n"
     assert said_by(simulated_metal.build(), FLOAT64) == sentence
 
 
-@pytest.mark.build("metal")
 def test_kernels_are_compiled_and_called_by_several_threads(tmp_path: Path) -> None:
     # A folder of its own, in which nothing is compiled yet.
     metal = tmp_path / "metal"

@@ -29,6 +29,7 @@ from machine import output_of, tool
 TESTS = simulated.ROOT / "tests"
 MULTIPROCESSORS = "16"  # each has room for one block of the persistent kernels
 REVERSE = (("GPUSIM_REVERSE", "1"),)
+WIDE_WARPS = (("GPUSIM_WARP", "64"),)
 LARGE = "(launches or row-groups or many or vendor or chunks)"  # cases of many rows or steps
 TALL = f"({LARGE} or row-tiles)"
 # Each type in one of the orders. Kernels round to TF32 alike in threads of either warp.
@@ -47,27 +48,20 @@ FEW_TYPES = "(test_values or test_autograd) and contiguous and (float32 or bfloa
 SHIFTED = f"shifted and float32 and test_raw_backward and not {TALL}"
 
 
-def variant(sanitizer: str, plain: str) -> str:
-    """The build with this sanitizer, or the plain one of CUDA's kernels or Metal's, as shards name it."""
-    return plain if sanitizer == "none" else sanitizer
-
-
 @dataclass(frozen=True)
 class Run:
     name: str
     selection: str
-    warp: int = 32
-    sanitizer: str = "none"
+    sanitizer: str = "checked"
     environment: tuple[tuple[str, str], ...] = ()
     metal: bool = False
 
     @property
-    def variant(self) -> str:
-        """Its build, for shards."""
-        return "warp64" if self.warp == 64 else variant(self.sanitizer, "metal" if self.metal else "plain")
+    def warp(self) -> str:
+        return dict(self.environment).get("GPUSIM_WARP", "32")
 
     def build(self) -> Path:
-        return simulated_metal.build(self.sanitizer) if self.metal else simulated.build(self.warp, self.sanitizer)
+        return (simulated_metal if self.metal else simulated).build(self.sanitizer)
 
 
 EVERYTHING = (
@@ -75,8 +69,9 @@ EVERYTHING = (
     " and not (raw_backward and (float64 or float16))"
     f" and not ({TALL} and (strided or shifted))"  # the host handles layouts, for any size
     f" and not (tf32_is and {LARGE})"  # as in tiles of rows
+    f" and not (test_values and {LARGE} and not float32)"  # test_autograd runs the same kernels
     " and not same_call"  # threads run in one order here
-    " and not may_be_shifted"  # in the checked builds
+    " and not may_be_shifted"  # in reverse order
     " and not gradcheck and not func_transforms and not vmap_and"
 )
 # Without most of the cases for other backends' kernels: for chunks of steps on a CPU, and CUDA's kernels for one block.
@@ -88,15 +83,14 @@ RUNS = [
     # Enough multiprocessors to hold the blocks of hundreds of hidden units at once.
     WIDE := Run("wide layers", "wide_layers", environment=(("GPUSIM_MULTIPROCESSORS", "132"),)),
     # Errors that depend on the wavefront size or thread order don't depend on the layout.
-    Run("wavefront of 64", OF_WIDE_WARPS, warp=64),
-    Run("wavefront of 64, reverse order", OF_WIDE_WARPS_REVERSED, warp=64, environment=REVERSE),
+    Run("wavefront of 64", OF_WIDE_WARPS, environment=WIDE_WARPS),
+    Run("wavefront of 64, reverse order", OF_WIDE_WARPS_REVERSED, environment=WIDE_WARPS + REVERSE),
     # A block's resources and the choice of kernels depend on the device: these are Turing's limits.
     Run("smallest GPU", FEW_TYPES, environment=(("GPUSIM_CAPABILITY", "7.5"),)),
-    # Owner and alignment of memory, with each tensor misaligned in turn.
+    # With each tensor misaligned in turn.
     Run(
-        "checked, reverse order",
+        "reverse order",
         f"({FEW_TYPES} and not ({LARGE} and bfloat16) or may_be_shifted or {SHIFTED}) and not launches",
-        sanitizer="checked",
         environment=REVERSE,
     ),
     # ThreadSanitizer is expensive per thread. Races don't depend on layouts, on types only in whether tensor cores
@@ -114,9 +108,8 @@ RUNS = [
         metal=True,
     ),
     Run(
-        "Metal, checked, reverse order",
+        "Metal, reverse order",
         f"({FEW_TYPES} and not ({LARGE} and bfloat16) or may_be_shifted or {SHIFTED}) and {FOR_METAL}",
-        sanitizer="checked",
         environment=REVERSE,
         metal=True,
     ),
@@ -135,7 +128,6 @@ METAL_BY_TORCH = Run(
     metal=True,
 )
 SANITIZER_ENVIRONMENT = {
-    "none": {},
     "checked": {"UBSAN_OPTIONS": "print_stacktrace=1"},
     "thread": {"TSAN_OPTIONS": "ignore_noninstrumented_modules=1 exitcode=66"},
 }
@@ -196,10 +188,6 @@ def carry_out(run: Run) -> Outcome:
     return Outcome(done.returncode, done.stdout, passed, tuple(failed), library, launches, seconds)
 
 
-def parameter(run: Run) -> Any:
-    return pytest.param(run, id=run.name, marks=pytest.mark.build(run.variant))
-
-
 def looks_at(*runs: Run) -> Callable[[Any], Any]:
     """Declares the runs that a test without a run parameter needs."""
 
@@ -211,10 +199,10 @@ def looks_at(*runs: Run) -> Callable[[Any], Any]:
 
 
 @pytest.mark.parametrize("operator", fourfold.operator_names())
-@pytest.mark.parametrize("run", [parameter(run) for run in RUNS if run is not WIDE])
+@pytest.mark.parametrize("run", [pytest.param(run, id=run.name) for run in RUNS if run is not WIDE])
 def test_the_case_table_holds(run: Run, operator: str, record_property, outcome_of) -> None:
     record_property("operator", operator)
-    record_property("warp", str(run.warp))
+    record_property("warp", run.warp)
     if run.metal:
         record_property("backend", "metal")
     outcome = outcome_of(run)
@@ -238,7 +226,6 @@ def kernels_in(library: Path) -> dict[int, str]:
     return found
 
 
-@pytest.mark.build("plain")
 @looks_at(WIDE)
 def test_wide_layers_hold(outcome_of) -> None:
     outcome = outcome_of(WIDE)
@@ -246,7 +233,6 @@ def test_wide_layers_hold(outcome_of) -> None:
     assert all(outcome.passed[operator] > 0 for operator in ("lltm", "lstm", "gru"))
 
 
-@pytest.mark.build("plain")
 @looks_at(RUNS[0], WIDE)
 def test_every_kernel_was_launched(outcome_of) -> None:
     """Every type and size of every template. Only the index type of elementwise kernels may differ: 64 bits are for
@@ -293,7 +279,6 @@ def metal_kernels() -> set[str]:
     return kernels | {f"strided_elementwise<{t}, {v}, {f}, unsigned int>" for f, t, v in formulas}
 
 
-@pytest.mark.build("metal")
 @looks_at(METAL_BY_TORCH)
 def test_metal_holds_with_torchs_products(outcome_of) -> None:
     outcome = outcome_of(METAL_BY_TORCH)
@@ -301,7 +286,6 @@ def test_metal_holds_with_torchs_products(outcome_of) -> None:
     assert all(outcome.passed[operator] > 0 for operator in ("lltm_cell", "lltm", "lstm", "gru", "mlp", "mlp_layers"))
 
 
-@pytest.mark.build("metal")
 @looks_at(METAL, METAL_BY_TORCH)
 def test_every_metal_kernel_was_launched(outcome_of) -> None:
     said = "".join(outcome_of(run).launches.read_text() for run in (METAL, METAL_BY_TORCH))

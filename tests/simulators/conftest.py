@@ -5,28 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from case_table import METAL, RUNS, Outcome, Run, carry_out
 
-import shard
-
-HERE = Path(__file__).parent
 LONGEST = (RUNS[0], METAL)
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves the tests of other shards' builds out."""
-    others = [item for item in items if not all(any(map(shard.has, mark.args)) for mark in item.iter_markers("build"))]
-    config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if item not in others]
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """The processes that these tests start run whole. A run of the other tests loads this file too."""
-    if any(item.path.parent == HERE for item in session.items):
-        os.environ.pop("FOURFOLD_SHARD", None)
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +20,7 @@ def outcome_of(request) -> Callable[[Run], Outcome]:
         wanted += getattr(item.function, "runs", ())
         if "run" in getattr(item, "fixturenames", ()):
             wanted.append(item.callspec.params["run"])
-    longest_first = sorted(dict.fromkeys(wanted), key=lambda run: (run not in LONGEST, run.sanitizer == "none"))
+    longest_first = sorted(dict.fromkeys(wanted), key=lambda run: (run not in LONGEST, run.sanitizer == "checked"))
     pool = ThreadPoolExecutor(os.cpu_count())
     futures = {run: pool.submit(carry_out, run) for run in longest_first}
     yield lambda run: futures[run].result()

@@ -13,8 +13,6 @@ import pytest
 
 import simulated
 
-pytestmark = pytest.mark.build("plain")
-
 # The runtime's error numbers, as in HIP.
 FAULTS = {
     "no kernel image": (209, "this build has GPU kernels for the architectures the simulator, but device"),

@@ -78,7 +78,6 @@ def test_what_metal_refuses_is_refused(wrong: str, tmp_path: Path) -> None:
     assert refusals(KERNEL.format(extra=extra, body=body), tmp_path) != ""
 
 
-@pytest.mark.build("metal")
 @looks_at(METAL)
 def test_every_kernel_is_in_metals_language(outcome_of, tmp_path: Path) -> None:
     """The operators' kernels; programs are tested in metal_programs.py, where they are compiled."""

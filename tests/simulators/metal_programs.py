@@ -13,13 +13,12 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from case_table import REVERSE, sanitizer_environment, variant
+from case_table import REVERSE, sanitizer_environment
 from metal_language import refusals
 
-import shard
+import seeds
 import simulated_metal
 from compiled_functions import FUNCTIONS, SAMPLES
 from simulated import FULL
@@ -32,27 +31,16 @@ WRONG = "Tensor-likes are not equal|Tensor-likes are not close"
 @dataclass(frozen=True)
 class Run:
     selection: str = ""
-    sanitizer: str = "none"
+    sanitizer: str = "checked"
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 RUNS = {
-    "everything": Run(sanitizer="checked" if shard.has("checked") else "none"),
+    "everything": Run(),
     "reverse order": Run(RACES, environment=dict(REVERSE)),  # of kernels with barriers
     "ThreadSanitizer": Run(RACES, sanitizer="thread"),
 }
-SEEDS = {"everything": range(60), "reverse order": range(90, 120), "ThreadSanitizer": range(8)}
-
-
-def by_sanitizer(names: Mapping[str, str]) -> list[Any]:
-    """Parameters, and the sanitizer that each needs."""
-    return [pytest.param(name, marks=pytest.mark.build(variant(each, "metal"))) for name, each in names.items()]
-
-
-BY_RUN = [
-    pytest.param("everything", marks=pytest.mark.build("metal", "checked")),
-    *by_sanitizer({name: run.sanitizer for name, run in RUNS.items() if name != "everything"}),
-]
+SEEDS = {"everything": (60, 0), "reverse order": (30, 1000), "ThreadSanitizer": (8, 0)}
 
 
 def said_by(run: Run, *command: object, **variables: str) -> tuple[int, str]:
@@ -90,7 +78,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("programs") / "sources"
 
 
-@pytest.mark.parametrize("name", BY_RUN)
+@pytest.mark.parametrize("name", RUNS)
 def test_compiled_functions(name: str, sources: Path, record_property) -> None:
     record_property("backend", "metal")
     record_property("warp", "32")
@@ -106,30 +94,27 @@ def test_compiled_functions(name: str, sources: Path, record_property) -> None:
     assert passed is not None and int(passed[1]) >= len(expected) > 5
 
 
-@pytest.mark.build("metal")
 def test_samples_of_operators() -> None:
     code, said = pytest_of(Run(), tests=SAMPLES)
     assert code == 0 and (FULL or f"{len(SAMPLES)} passed" in said), said[-6000:]
 
 
-@pytest.mark.parametrize("name", BY_RUN)
+@pytest.mark.parametrize("name", RUNS)
 def test_random_programs(name: str, sources: Path) -> None:
     """Compared with the interpreter."""
-    run, seeds = RUNS[name], SEEDS[name]
+    run, (first, end) = RUNS[name], seeds.so_many(*SEEDS[name])
     noted = {"GPUSIM_SOURCES": str(sources)} if name == "everything" else {}
     library = simulated_metal.build(run.sanitizer)
-    code, said = said_by(run, "run_random_programs.py", library, seeds.start, seeds.stop, **noted)
-    assert code == 0 and f"{len(seeds)} random programs" in said, said[-6000:]
+    code, said = said_by(run, "run_random_programs.py", library, first, end, **noted)
+    assert code == 0 and f"{end - first} random programs" in said, said[-6000:]
 
 
-@pytest.mark.build("metal")
 def test_random_programs_with_long_rows(sources: Path) -> None:
-    count, noted = 160 if FULL else 25, {"GPUSIM_SOURCES": str(sources)}
-    code, said = said_by(Run(), "run_random_programs.py", simulated_metal.build(), 0, count, "--long", **noted)
-    assert code == 0 and f"{count} random programs" in said, said[-6000:]
+    (first, end), noted = seeds.so_many(160 if FULL else 25), {"GPUSIM_SOURCES": str(sources)}
+    code, said = said_by(Run(), "run_random_programs.py", simulated_metal.build(), first, end, "--long", **noted)
+    assert code == 0 and f"{end - first} random programs" in said, said[-6000:]
 
 
-@pytest.mark.build("metal")
 def test_every_program_is_in_metals_language(sources: Path, tmp_path: Path) -> None:
     """The programs of the earlier runs, or of a run for this test."""
     if not sources.exists():
@@ -182,7 +167,7 @@ def place(self, at, copy, vectors):
     return ThreadVector(before(self, at, copy, vectors).offsets, None)
 Elements.place = place
 """,
-        Run("vectors", "checked"),
+        Run("vectors"),
         "of an allocation of",
     ),
     "a broadcast element that is always read": (
@@ -191,7 +176,7 @@ from fourfold.compiler.nest.grid import builder
 before = builder.GridBuilder.load
 builder.GridBuilder.load = lambda self, value, offset, valid=None: before(self, value, offset)
 """,
-        Run("broadcast", "checked"),
+        Run("broadcast"),
         "of an allocation of",
     ),
     "a kernel that does not compile": (
@@ -206,7 +191,7 @@ metal.Dialect.address = lambda self, index: metal.Expression(f"tensors_{index}")
 }
 
 
-@pytest.mark.parametrize("mistake", by_sanitizer({name: run.sanitizer for name, (_, run, _) in MISTAKES.items()}))
+@pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_in_what_is_printed_is_seen(mistake: str, tmp_path: Path) -> None:
     code, run, seen_as = MISTAKES[mistake]
     (tmp_path / "mistaken.py").write_text(code)
@@ -215,14 +200,12 @@ def test_a_mistake_in_what_is_printed_is_seen(mistake: str, tmp_path: Path) -> N
     assert re.search(seen_as, said), said[-4000:]
 
 
-@pytest.mark.build("metal")
 def test_a_program_is_left_to_torch_where_a_threadgroup_has_no_room() -> None:
     code, said = pytest_of(Run("statistics_of_2000", environment={"GPUSIM_METAL_THREADS": "128"}))
     assert code == 1
     assert re.search("expected threadgroups of [0-9]+ threads for fourfold_rows of a compiled program, but", said), said
 
 
-@pytest.mark.build("metal")
 def test_kernels_in_another_order_are_seen(tmp_path: Path) -> None:
     right, wrong = "encoder.use(pipelines_[k]);", "encoder.use(pipelines_[pipelines_.size() - 1 - k]);"
     metal = tmp_path / "metal"

@@ -21,13 +21,13 @@ from typing import Any
 
 import pytest
 from case_table import REVERSE as REVERSED
-from case_table import sanitizer_environment, variant
+from case_table import WIDE_WARPS, sanitizer_environment
 from metal_language import refusals
 
 import backend_tools
 import gpu_functions
 import grid_bytes
-import shard
+import seeds
 import simulated
 from compiled_functions import SAMPLES
 from fourfold.compiler.nest.grid.build import build
@@ -40,7 +40,7 @@ from fourfold.devices.nvrtc import Nvrtc
 from machine import tool
 
 TESTS = simulated.ROOT / "tests"
-SEEDS = 400 if simulated.FULL else 60
+SEEDS = seeds.so_many(400 if simulated.FULL else 60)
 # The architectures, from Turing to Blackwell, are divided between the versions of the compiler.
 NVRTC = {"12": ("sm_75", "sm_90"), "13": ("sm_80", "sm_100", "sm_120")}
 MOST_COMPILED = 10_000 if simulated.FULL else 25
@@ -66,8 +66,7 @@ class Setting:
     """A simulated device, and the order in which its threads run."""
 
     name: str
-    warp: int = 32
-    sanitizer: str = "none"
+    sanitizer: str = "checked"
     environment: tuple[tuple[str, str], ...] = ()
 
     def run(self, *command: object, **environment: str) -> subprocess.CompletedProcess:
@@ -85,7 +84,7 @@ class Setting:
         )
 
     def library(self) -> Path:
-        return simulated.build(self.warp, self.sanitizer)
+        return simulated.build(self.sanitizer)
 
     def random(self, first: int, last: int, *options: object) -> subprocess.CompletedProcess:
         return self.run("run_random_programs.py", self.library(), first, last, *options)
@@ -97,25 +96,20 @@ class Setting:
         return self.run(*command, *(["-k", selection] if selection else []), **given)
 
 
-PLAIN = Setting("plain")
+FORWARD = Setting("forward")
 REVERSE = Setting("reverse order", environment=REVERSED)
-WIDE_WARP = Setting("wavefront of 64, reverse order", warp=64, environment=REVERSED)
-CHECKED = Setting("checked", sanitizer="checked")
+WIDE_WARP = Setting("wavefront of 64, reverse order", environment=WIDE_WARPS + REVERSED)
 RACES = Setting("ThreadSanitizer", sanitizer="thread")
 ORDERS = (
-    PLAIN,
+    FORWARD,
     REVERSE,
     Setting("shuffled", environment=(("GPUSIM_SEED", "7"),)),
     Setting("one multiprocessor", environment=(("GPUSIM_MULTIPROCESSORS", "1"), ("GPUSIM_THREADS", "1"))),
 )
 
 
-RECORDED_IN = CHECKED if shard.has("checked") else PLAIN
-
-
 def parameter(setting: Setting) -> Any:
-    build = "warp64" if setting.warp == 64 else variant(setting.sanitizer, "plain")
-    return pytest.param(setting, id=setting.name.replace(" ", "-"), marks=pytest.mark.build(build))
+    return pytest.param(setting, id=setting.name.replace(" ", "-"))
 
 
 def expect_success(done: subprocess.CompletedProcess) -> None:
@@ -126,34 +120,30 @@ def expect_success(done: subprocess.CompletedProcess) -> None:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, str]]:
     """The programs and layouts that random programs and the table of compiled functions compile."""
     file = tmp_path_factory.mktemp("programs") / "recorded"
-    expect_success(RECORDED_IN.random(0, SEEDS, "--record", file))
-    expect_success(RECORDED_IN.tests("test_gpu_programs.py", record=file))
+    expect_success(FORWARD.random(*SEEDS, "--record", file))
+    expect_success(FORWARD.tests("test_gpu_programs.py", record=file))
     if simulated.FULL:
-        expect_success(PLAIN.tests(*(f"{name}.py" for name in OF_COMPILER), selection=NOT_OF_CPUS, record=file))
+        expect_success(FORWARD.tests(*(f"{name}.py" for name in OF_COMPILER), selection=NOT_OF_CPUS, record=file))
     found = [tuple(json.loads(line)) for line in file.read_text().splitlines()]
     return list(dict.fromkeys(found))
 
 
-@pytest.mark.build("plain", "checked")
 def test_programs(recorded: list[tuple[str, str]]) -> None:
-    """Random programs and compiled functions, in a checked build if the shard has one; the run also records what the
-    compilers below get."""
-    assert len(recorded) > SEEDS
+    """Random programs and compiled functions; the run also records what the compilers below get."""
+    assert len(recorded) > SEEDS[1] - SEEDS[0]
 
 
-@pytest.mark.build("warp64")
 def test_random_programs_in_reverse_order_with_wide_warps() -> None:
-    expect_success(WIDE_WARP.random(SEEDS, SEEDS + 30))
+    expect_success(WIDE_WARP.random(*seeds.so_many(30, behind=1000)))
 
 
-@pytest.mark.build("plain")
 def test_random_programs_with_wide_indices() -> None:
-    expect_success(PLAIN.random(0, 25, "--wide"))
+    expect_success(FORWARD.random(*seeds.so_many(25, behind=2000), "--wide"))
 
 
-@pytest.mark.parametrize("setting", [parameter(WIDE_WARP), parameter(CHECKED)])
+@pytest.mark.parametrize("setting", [parameter(WIDE_WARP), parameter(FORWARD)])
 def test_random_programs_with_long_rows(setting: Setting) -> None:
-    expect_success(setting.random(0, 160 if simulated.FULL else 25, "--long"))
+    expect_success(setting.random(*seeds.so_many(160 if simulated.FULL else 25, behind=len(setting.name)), "--long"))
 
 
 PARTS = {REVERSE: "races", WIDE_WARP: "races or statistics or softmax or norm or exponentials"}
@@ -165,46 +155,40 @@ def test_compiled_functions(setting: Setting) -> None:
     expect_success(setting.tests("test_gpu_programs.py", selection="" if simulated.FULL else PARTS[setting]))
 
 
-@pytest.mark.build("warp64")
 def test_samples_of_operators() -> None:
     expect_success(WIDE_WARP.tests(*SAMPLES, selection=NOT_OF_CPUS if simulated.FULL else ""))
 
 
-@pytest.mark.build("thread")
 def test_no_thread_races_with_another() -> None:
-    expect_success(RACES.random(0, 5))
-    expect_success(RACES.random(0, 4, "--long"))
+    expect_success(RACES.random(*seeds.so_many(5)))
+    expect_success(RACES.random(*seeds.so_many(4), "--long"))
     expect_success(RACES.tests("test_gpu_programs.py", selection="races"))
 
 
-@pytest.mark.build("plain")
 def test_the_same_bits_in_any_order(tmp_path: Path) -> None:
     digests = set()
     for setting in ORDERS:
-        expect_success(setting.random(50, 75, "--bits", tmp_path / "bits"))
+        expect_success(setting.random(*seeds.so_many(25), "--bits", tmp_path / "bits"))
         digests.add((tmp_path / "bits").read_text())
     assert len(digests) == 1
 
 
-@pytest.mark.build("plain")
 def test_a_sum_in_the_order_of_threads_has_other_bits(tmp_path: Path) -> None:
     """What the test above would find: values within the tolerance, from an order that isn't fixed."""
     digests = set()
-    for setting in (PLAIN, REVERSE):
+    for setting in (FORWARD, REVERSE):
         expect_success(setting.random(50, 75, "--bits", tmp_path / "bits", "--broken", "order"))
         digests.add((tmp_path / "bits").read_text())
     assert len(digests) == 2
 
 
-@pytest.mark.build("checked")
 @pytest.mark.parametrize("fault", ["barrier", "mask", "store", "stride", "chunk", "shift", "distance"])
 def test_a_fault_is_seen(fault: str) -> None:
-    done = CHECKED.random(0, 60, *(["--long"] if fault in ("shift", "distance") else []), "--broken", fault)
+    done = FORWARD.random(0, 60, *(["--long"] if fault in ("shift", "distance") else []), "--broken", fault)
     assert done.returncode != 0
     assert "has other values" in done.stdout or "gpusim:" in done.stdout, done.stdout[-3000:]
 
 
-@pytest.mark.build("thread")
 def test_a_missing_barrier_is_a_race() -> None:
     done = RACES.random(8, 18, "--broken", "barrier")
     assert done.returncode != 0 and "data race" in done.stdout, done.stdout[-3000:]
@@ -221,7 +205,6 @@ def grids(recorded: list[tuple[str, str]], first: int = 0) -> Iterator[tuple[Gri
 
 
 @pytest.mark.parametrize(("major", "architecture"), [(m, a) for m, listed in NVRTC.items() for a in listed])
-@pytest.mark.build("plain")
 def test_nvrtc(recorded: list[tuple[str, str]], major: str, architecture: str, tmp_path: Path) -> None:
     """No stack and no local memory; as many bytes loaded and stored as in the nest, with vectors as wide."""
     compiler, cuobjdump = Nvrtc(backend_tools.nvrtc(major)), backend_tools.cuobjdump()
@@ -239,7 +222,6 @@ def test_nvrtc(recorded: list[tuple[str, str]], major: str, architecture: str, t
 
 
 @pytest.mark.parametrize("architecture", gpu_functions.AMD)
-@pytest.mark.build("plain")
 def test_hip(recorded: list[tuple[str, str]], architecture: str, tmp_path: Path) -> None:
     backend_tools.apt_packages()
     compiler = tool("clang++-19", "clang-19")
@@ -254,7 +236,6 @@ def test_hip(recorded: list[tuple[str, str]], architecture: str, tmp_path: Path)
         list(pool.map(check, enumerate(grids(recorded, first=gpu_functions.AMD.index(architecture)))))
 
 
-@pytest.mark.build("plain")
 def test_metals_language(recorded: list[tuple[str, str]], tmp_path: Path) -> None:
     def check(numbered: tuple[int, tuple[Grid, GridLayout]]) -> str:
         number, (grid, _) = numbered

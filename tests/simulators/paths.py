@@ -14,8 +14,6 @@ from case_table import Run, carry_out, kernels_in
 
 import simulated
 
-pytestmark = pytest.mark.build("plain")
-
 CASES = "(row-tiles or mlp-tutorial) and not reset and not packed and contiguous and float32 and test_autograd"
 # Kernels that each path launches, and kernels that it doesn't.
 ONE_BLOCK, PERSISTENT = ({f"{name}_forward", f"{name}_backward"} for name in ("one_block", "persistent"))

@@ -39,7 +39,6 @@ def kernels(architecture: str = "", among: tuple[str, ...] = ()) -> list[str]:
 
 
 @pytest.mark.parametrize(("major", "architecture"), [(m, a) for m, listed in NVRTC.items() for a in listed])
-@pytest.mark.sweep
 def test_nvrtc(major: str, architecture: str) -> None:
     compiler = Nvrtc(backend_tools.nvrtc(major))
 
@@ -58,7 +57,6 @@ def test_nvcc(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("architecture", functions.AMD)
-@pytest.mark.sweep
 def test_hip(architecture: str, tmp_path: Path) -> None:
     backend_tools.apt_packages()
     compiler = tool("clang++-19", "clang-19")
@@ -91,7 +89,7 @@ def test_metals_language(tmp_path: Path) -> None:
     assert refusals(functions.metal_source(twice), tmp_path) != ""
 
 
-@pytest.mark.parametrize("warp", [32, pytest.param(64, marks=pytest.mark.build("warp64"))])
+@pytest.mark.parametrize("warp", [32, 64])
 def test_values(warp: int) -> None:
     operations = functions.TYPES if warp == 32 else ()  # these don't depend on the wavefront
     library = functions.simulated("".join([*(kernels()[:-2] if operations else ()), *MEMORY, *GROUPS]), warp)
@@ -115,7 +113,6 @@ def test_values(warp: int) -> None:
 
 @pytest.mark.parametrize("lanes", memory.LANES)
 @pytest.mark.parametrize("kind", METAL_KINDS)
-@pytest.mark.sweep
 def test_memory_in_metal(kind: str, lanes: int) -> None:
     source = memory.memory_kernel(kind, lanes, metal=True)
 

@@ -104,44 +104,44 @@ inline unsigned lane_across(int bits, int width) {
 // Without a mask all lanes that have not ended must take part: divergent calls are reported.
 
 template <gpusim::Shuffled T>
-T __shfl(T value, int lane, int width = GPUSIM_WARP, gpusim::Site site = gpusim::Site::current()) {
+T __shfl(T value, int lane, int width = gpusim::warp_width, gpusim::Site site = gpusim::Site::current()) {
   return gpusim::shuffle(gpusim::full_mask, value, gpusim::lane_at(lane, width), "__shfl", site);
 }
 
 template <gpusim::Shuffled T>
-T __shfl_up(T value, unsigned delta, int width = GPUSIM_WARP, gpusim::Site site = gpusim::Site::current()) {
+T __shfl_up(T value, unsigned delta, int width = gpusim::warp_width, gpusim::Site site = gpusim::Site::current()) {
   return gpusim::shuffle(gpusim::full_mask, value, gpusim::lane_above(delta, width), "__shfl_up", site);
 }
 
 template <gpusim::Shuffled T>
-T __shfl_down(T value, unsigned delta, int width = GPUSIM_WARP, gpusim::Site site = gpusim::Site::current()) {
+T __shfl_down(T value, unsigned delta, int width = gpusim::warp_width, gpusim::Site site = gpusim::Site::current()) {
   return gpusim::shuffle(gpusim::full_mask, value, gpusim::lane_below(delta, width), "__shfl_down", site);
 }
 
 template <gpusim::Shuffled T>
-T __shfl_xor(T value, int bits, int width = GPUSIM_WARP, gpusim::Site site = gpusim::Site::current()) {
+T __shfl_xor(T value, int bits, int width = gpusim::warp_width, gpusim::Site site = gpusim::Site::current()) {
   return gpusim::shuffle(gpusim::full_mask, value, gpusim::lane_across(bits, width), "__shfl_xor", site);
 }
 
 template <gpusim::LaneMask M, gpusim::Shuffled T>
-T __shfl_sync(M mask, T value, int lane, int width = GPUSIM_WARP, gpusim::Site site = gpusim::Site::current()) {
+T __shfl_sync(M mask, T value, int lane, int width = gpusim::warp_width, gpusim::Site site = gpusim::Site::current()) {
   return gpusim::shuffle(mask, value, gpusim::lane_at(lane, width), "__shfl_sync", site);
 }
 
 template <gpusim::LaneMask M, gpusim::Shuffled T>
-T __shfl_up_sync(M mask, T value, unsigned delta, int width = GPUSIM_WARP,
+T __shfl_up_sync(M mask, T value, unsigned delta, int width = gpusim::warp_width,
                  gpusim::Site site = gpusim::Site::current()) {
   return gpusim::shuffle(mask, value, gpusim::lane_above(delta, width), "__shfl_up_sync", site);
 }
 
 template <gpusim::LaneMask M, gpusim::Shuffled T>
-T __shfl_down_sync(M mask, T value, unsigned delta, int width = GPUSIM_WARP,
+T __shfl_down_sync(M mask, T value, unsigned delta, int width = gpusim::warp_width,
                    gpusim::Site site = gpusim::Site::current()) {
   return gpusim::shuffle(mask, value, gpusim::lane_below(delta, width), "__shfl_down_sync", site);
 }
 
 template <gpusim::LaneMask M, gpusim::Shuffled T>
-T __shfl_xor_sync(M mask, T value, int bits, int width = GPUSIM_WARP, gpusim::Site site = gpusim::Site::current()) {
+T __shfl_xor_sync(M mask, T value, int bits, int width = gpusim::warp_width, gpusim::Site site = gpusim::Site::current()) {
   return gpusim::shuffle(mask, value, gpusim::lane_across(bits, width), "__shfl_xor_sync", site);
 }
 

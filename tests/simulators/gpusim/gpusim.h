@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <source_location>
+#include <string_view>
 #include <vector>
 
 #include "fiber.h"
@@ -17,17 +18,21 @@
 #pragma GCC visibility push(hidden)
 
 #define GPUSIM 1
-#ifndef GPUSIM_WARP
-#define GPUSIM_WARP 32
-#endif
-static_assert(GPUSIM_WARP == 32 || GPUSIM_WARP == 64, "GPUSIM_WARP is the width of a warp: 32 or 64");
 
 namespace gpusim {
 
 using Site = std::source_location;
 
-constexpr unsigned warp_width = GPUSIM_WARP;
-constexpr uint64_t full_mask = ~uint64_t{0} >> (64 - warp_width);
+[[noreturn, gnu::format(printf, 1, 2)]] void fail(const char* format, ...);
+
+inline unsigned warp_width_of_environment() {
+  const char* asked = std::getenv("GPUSIM_WARP");
+  const std::string_view name = asked == nullptr || *asked == '\0' ? "32" : asked;
+  if (name != "32" && name != "64") fail("GPUSIM_WARP is %s, which is neither 32 nor 64", asked);
+  return name == "32" ? 32 : 64;
+}
+inline const unsigned warp_width = warp_width_of_environment();
+inline const uint64_t full_mask = ~uint64_t{0} >> (64 - warp_width);
 constexpr int junk = 0xCD;
 // Around a block's shared memory, so that accesses beside it are recognised.
 constexpr size_t shared_margin = GPUSIM_CHECKED ? 4096 : 0;
@@ -143,8 +148,6 @@ struct Block {
 };
 
 inline thread_local Thread* current __attribute__((tls_model("initial-exec"))) = nullptr;
-
-[[noreturn, gnu::format(printf, 1, 2)]] void fail(const char* format, ...);
 
 // While it lives, simulator code runs, which ThreadSanitizer and the checks ignore. GPU threads take turns on one OS
 // thread, so sharing the simulator's data is not a race of the kernel.

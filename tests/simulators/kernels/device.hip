@@ -96,7 +96,7 @@ bool capability_is(int major, int minor, int optin, int by_shared, int by_thread
           is(hipOccupancyMaxActiveBlocksPerMultiprocessor(&most, nothing, 32, 16 * 1024), hipSuccess) &&
           is(hipOccupancyMaxActiveBlocksPerMultiprocessor(&small, nothing, 1024, 0), hipSuccess);
   // In such a small block each thread may have 255 registers, which allocation units round up to 256.
-  constexpr int by_registers = 65536 / (256 * GPUSIM_WARP);
+  const int by_registers = 65536 / (256 * warpSize);
   return right && same("blocks of 16 KB", most, std::min(by_shared, by_registers)) &&
          same("blocks of 1024 threads", small, by_threads);
 }

@@ -98,8 +98,8 @@ bool device_numbers() {
          is(hipGetDevice(&device), hipSuccess) && same("the device", device, 0) && is(hipSetDevice(0), hipSuccess) &&
          is(hipSetDevice(2), hipErrorInvalidDevice) && is(hipGetLastError(), hipErrorInvalidDevice) &&
          is(hipDeviceGetAttribute(&width, hipDeviceAttributeWarpSize, 0), hipSuccess) &&
-         same("the warp", width, GPUSIM_WARP) && is(hipGetDeviceProperties(&properties, 0), hipSuccess) &&
-         same("the warp", properties.warpSize, GPUSIM_WARP) && is(hipRuntimeGetVersion(&version), hipSuccess) &&
+         same("the warp", width, warpSize) && is(hipGetDeviceProperties(&properties, 0), hipSuccess) &&
+         same("the warp", properties.warpSize, warpSize) && is(hipRuntimeGetVersion(&version), hipSuccess) &&
          is(hipStreamIsCapturing(nullptr, &capturing), hipSuccess) && capturing == hipStreamCaptureStatusNone;
 }
 

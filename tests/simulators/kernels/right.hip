@@ -66,7 +66,8 @@ __global__ void shuffles(int* out) {
 }
 
 bool shuffle() {
-  constexpr int n = 128, w = GPUSIM_WARP;
+  constexpr int n = 128;
+  const int w = warpSize;
   Array<int> out(11 * n);
   hipLaunchKernelGGL(shuffles, dim3(1), dim3(n), 0, nullptr, out.data());
   bool right = launched();
@@ -104,15 +105,15 @@ __global__ void votes(unsigned long long* ballots, int* counts) {
 }
 
 bool ballot() {
-  Array<unsigned long long> ballots(128 / GPUSIM_WARP);
+  Array<unsigned long long> ballots(128 / warpSize);
   Array<int> counts(3);
   hipLaunchKernelGGL(votes, dim3(1), dim3(128), 0, nullptr, ballots.data(), counts.data());
   bool right = launched() && same("the count", counts[0], 34) && same("or, and", counts[1], 2) &&
                same("or, and of none", counts[2], 0);
   for (size_t w = 0; w < ballots.size(); ++w) {
     unsigned long long wanted = 0;
-    for (int lane = 1; lane < GPUSIM_WARP; lane += 2) {
-      if (static_cast<int>(w) * GPUSIM_WARP + lane < 100) wanted |= 1ull << lane;
+    for (int lane = 1; lane < warpSize; lane += 2) {
+      if (static_cast<int>(w) * warpSize + lane < 100) wanted |= 1ull << lane;
     }
     right = right && same("the ballot", static_cast<double>(ballots[w]), static_cast<double>(wanted));
   }
@@ -160,8 +161,8 @@ bool warp_barrier() {
   hipLaunchKernelGGL(warp_neighbours, dim3(1), dim3(128), 128 * sizeof(int), nullptr, out.data());
   bool right = launched();
   for (int t = 0; t < 128; ++t) {
-    const int first = t / GPUSIM_WARP * GPUSIM_WARP;
-    right = right && same("the neighbour", out[t], first + (t + 1) % GPUSIM_WARP + 2);
+    const int first = t / warpSize * warpSize;
+    right = right && same("the neighbour", out[t], first + (t + 1) % warpSize + 2);
   }
   return right;
 }
@@ -185,7 +186,7 @@ __global__ void matrix_product(const float* a, const float* b, float* c) {
 bool exchange() {
   Array<float> a(32), b(32), c(16);
   for (int k = 0; k < 32; ++k) a[k] = static_cast<float>(k % 5), b[k] = static_cast<float>(k % 11);
-  hipLaunchKernelGGL(matrix_product, dim3(1), dim3(GPUSIM_WARP), 0, nullptr, a.data(), b.data(), c.data());
+  hipLaunchKernelGGL(matrix_product, dim3(1), dim3(warpSize), 0, nullptr, a.data(), b.data(), c.data());
   bool right = launched();
   for (int i = 0; i < 16; ++i) {
     double sum = 0;

@@ -38,11 +38,10 @@ GPUSIM_NOT_CHECKED inline uint3 thread_index() { return current->index; }
 GPUSIM_NOT_CHECKED inline dim3 block_index() { return current->block->index; }
 GPUSIM_NOT_CHECKED inline dim3 block_size() { return current->block->launch->block; }
 GPUSIM_NOT_CHECKED inline dim3 grid_size() { return current->block->launch->grid; }
-inline int run_time_warp_width() { return GPUSIM_WARP; }
 }  // namespace gpusim
 
 // Not a constant expression, as in CUDA and in ROCm from version 7.
-inline const int warpSize = gpusim::run_time_warp_width();
+inline const int warpSize = static_cast<int>(gpusim::warp_width);
 
 #pragma GCC visibility pop
 
