@@ -29,7 +29,6 @@ class Report:
     operators: tuple[str, ...]
     proved: set[tuple[str, str, str]] = field(default_factory=set)
     refused: dict[tuple[str, str, str], str] = field(default_factory=dict)
-    left: dict[tuple[str, str], str] = field(default_factory=dict)
     facts: list[str] = field(default_factory=list)
 
     def prove(self, backend: str, proof: str, operators: Iterable[str] | None = None) -> None:
@@ -40,22 +39,16 @@ class Report:
         for operator in self.operators if operators is None else operators:
             self.refused.setdefault((operator, backend, proof), why)
 
-    def leave(self, backend: str, proof: str, why: str) -> None:
-        """For a proof that this run is not to give."""
-        self.left[backend, proof] = why
-
     def has(self, operator: str, backend: str, proof: str) -> bool:
         return (operator, backend, proof) in self.proved
 
     def cell(self, operator: str, backend: str, proof: str) -> tuple[str, str]:
-        """yes, no or - (not applicable, or left), and the reason. A refusal overrides the proofs of other steps."""
+        """yes, no or - (not applicable), and the reason. A refusal overrides the proofs of other steps."""
         key = (operator, backend, proof)
         if (backend, proof) in NOT_APPLICABLE:
             return "-", ""
         if key in self.refused:
             return "no", self.refused[key]
-        if (backend, proof) in self.left:
-            return "-", self.left[backend, proof]
         return ("yes", "") if key in self.proved else ("no", "no step looked at it")
 
     def complete(self) -> bool:

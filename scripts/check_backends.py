@@ -23,7 +23,6 @@ import backend_tools
 import fourfold
 import library_symbols
 import metal_build
-import shard
 import windows_build
 from backend_report import HARDWARE, IN_REGISTERS, Refused, Report
 from backend_tools import ROOT, WORK, run
@@ -38,19 +37,11 @@ SIMULATOR_FILES = (
 )
 # The simulator runs the kernels as HIP; with 32 threads per warp the results hold for CUDA too.
 SIMULATED = {"32": ("cuda", "hip", "metal"), "64": ("hip",)}
-# The builds that prove it, each for itself.
-SIMULATED_IN = {
-    ("cuda", "simulated warp 32"): ("plain", "checked", "thread"),
-    ("hip", "simulated warp 32"): ("plain", "checked", "thread"),
-    ("hip", "simulated warp 64"): ("warp64",),
-    ("metal", "simulated warp 32"): ("metal", "checked", "thread"),
-}
 NEEDS = {
     "cuda": "needs a GPU (make check-gpu)",
     "hip": "needs a GPU (make check-gpu)",
     "metal": "needs a Mac (make check-mac)",
 }
-ELSEWHERE = "in another shard (FOURFOLD_SHARD)"
 ONLY_A_DEVICE = """\
 What only a device can prove: that its tensor cores compute what their portable twin does, which the simulator runs
 over the same tiles; that its blocks see each other's stores as the language promises, which the simulator
@@ -87,9 +78,6 @@ def simulated(report: Report) -> None:
                     report.refuse(backend, proof, why, operators)
                 elif "operator" in said:
                     report.prove(backend, proof, operators)
-    for (backend, proof), builds in SIMULATED_IN.items():
-        if not any(map(shard.has, builds)):
-            report.leave(backend, proof, ELSEWHERE)
 
 
 def hardware(report: Report) -> None:
@@ -112,16 +100,9 @@ STEPS: tuple[tuple[str, Callable[[Report], None], tuple[tuple[str, str], ...]], 
     ("HIP: translate, compile, link, import", backend_builds.hip, (("hip", "compiled"), ("hip", "linked"))),
     ("Metal: compile and link for macOS", metal_build.metal, (("metal", "compiled"), ("metal", "linked"))),
     ("Windows: compile, link, run under Wine", windows_build.windows, ()),
-    ("simulator", simulated, tuple(SIMULATED_IN)),
+    ("simulator", simulated, tuple((b, f"simulated warp {warp}") for warp, those in SIMULATED.items() for b in those)),
     ("hardware", hardware, ()),
 )
-# The steps for a build that may be in another shard.
-BUILT_BY = {
-    backend_builds.cuda_old: "CUDA 12.8",
-    backend_builds.hip: "HIP",
-    metal_build.metal: "macOS",
-    windows_build.windows: "Windows",
-}
 
 
 def main() -> None:
@@ -130,16 +111,8 @@ def main() -> None:
     if library_symbols.missing_tools():
         sys.exit(f"check_backends.py needs {', '.join(library_symbols.missing_tools())}: install binutils")
     threading.Thread(target=backend_tools.fetch_ahead, daemon=True).start()
-    number, count = shard.place()
-    if others := [build for names in shard.BUILDS for build in names if not shard.has(build)]:
-        report.facts.append(f"shard {number + 1} of {count}, without the builds {', '.join(others)}")
     failed = []
     for name, step, proofs in STEPS:
-        if step in BUILT_BY and not shard.has(BUILT_BY[step]):
-            for backend, proof in proofs:
-                if not any(report.has(operator, backend, proof) for operator in report.operators):
-                    report.leave(backend, proof, ELSEWHERE)
-            continue
         print(f"\n== {name}", flush=True)
         started = time.monotonic()
         try:

@@ -38,7 +38,7 @@ OF_A_LEVEL = (
 )
 # AddressSanitizer doesn't check AVX-512's masked loads and stores; on the other levels it checks all accesses.
 LEVELS = ("default", "avx2", "avx512", "avx512_bf16", "amx")
-FUZZ_SECONDS = "60"
+SWEEP_SECONDS = "60"
 OPTIONS = {
     # Python and torch never free some memory; their leaks would hide fourfold's.
     "address": {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"},
@@ -101,14 +101,14 @@ def fuzz(python: tuple[str, ...], environment: dict[str, str]) -> None:
     sanitizer."""
     print("\n== AddressSanitizer, UBSan: files of models", flush=True)
     limits = "allocator_may_return_null=1:max_allocation_size_mb=2048"
-    for seeds in sorted((ROOT / "tests" / "data" / "models").iterdir()):
-        own = {"FOURFOLD_FUZZ_SEEDS": str(seeds), "FOURFOLD_FUZZ_SECONDS": FUZZ_SECONDS}
+    for originals in sorted((ROOT / "tests" / "data" / "models").iterdir()):
+        own = {"FOURFOLD_FUZZED_MODELS": str(originals), "FOURFOLD_SWEEP_SECONDS": SWEEP_SECONDS}
         own["ASAN_OPTIONS"] = f"{environment['ASAN_OPTIONS']}:{limits}"
         own["UBSAN_OPTIONS"] = f"{environment['UBSAN_OPTIONS']}:halt_on_error=1"
         tests = (ROOT / "tests" / "test_fuzzed_models.py", ROOT / "tests" / "test_frozen_models.py")
         pytest = (*python, "-m", "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", *tests)
         if run(*pytest, cwd=ROOT, env=environment | own).returncode:
-            raise Refused(f"a file made of those in {seeds} crashes the process that loads it")
+            raise Refused(f"a file made of those in {originals} crashes the process that loads it")
 
 
 def thread() -> None:

@@ -1,10 +1,8 @@
 import gc
 import os
 import sys
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from itertools import chain
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,7 +11,7 @@ import pytest
 import torch
 
 import requested
-import shard
+import seeds
 import simulated
 import simulated_programs
 import spared
@@ -52,34 +50,17 @@ def place(item: pytest.Item) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "sweep: many cases of one check, which FOURFOLD_SHARD divides")
-    config.addinivalue_line("markers", "slow: takes seconds; FOURFOLD_SHARD divides the files with such tests")
-    config.addinivalue_line("markers", "build(*names): for the simulator's builds, of which a shard may have none")
-    try:
-        shard.place()
-    except ValueError as wrong:
-        raise pytest.UsageError(str(wrong)) from None
+    config.addinivalue_line("markers", "slow: takes seconds, mostly in processes of its own")
 
 
-def leave_other_shards(config: pytest.Config, items: list[pytest.Item]) -> None:
-    sweeps = defaultdict(list)
-    for item in items:
-        if item.get_closest_marker("sweep"):
-            sweeps[item.nodeid.partition("[")[0]].append(item.nodeid)
-    others = set(chain(*sweeps.values())) - set(chain(*map(shard.share, sweeps.values())))
-    # The files are numbered alike whichever are selected.
-    slow = [str(path) for path in Path(__file__).parent.rglob("test_*.py") if "pytest.mark.slow" in path.read_text()]
-    own = shard.share(slow)
-    others |= {item.nodeid for item in items if item.get_closest_marker("slow") and str(item.path) not in own}
-    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in others])
-    items[:] = [item for item in items if item.nodeid not in others]
+def pytest_report_header() -> str:
+    return seeds.said()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Puts the long tests first in the share that `--dist worksteal` deals to each worker: a worker that starts one at
     the end keeps the others waiting."""
-    leave_other_shards(config, items)
     workers = getattr(config, "workerinput", {"workercount": 1})["workercount"]
     first = sorted((item for item in items if place(item) < len(LONG)), key=place)
     others = [item for item in items if place(item) == len(LONG)]

@@ -60,10 +60,12 @@ class Generator:
         seed: int,
         types: Sequence[str] = ("float32", "float32", "float64", "int32", "int64", "boolean"),
         normalises: bool = False,
+        reverses: bool = False,
     ):
-        """normalises: whether rows have softmaxes and variances, and some of these programs infinite elements."""
+        """normalises: whether rows have softmaxes and variances, and some of these programs infinite elements.
+        reverses: whether the first axis is always innermost in memory."""
         self.random = random.Random(seed)
-        self.normalises = normalises
+        self.normalises, self.reverses = normalises, reverses
         self.has_infinities = normalises and self.random.random() < 0.3
         torch.manual_seed(seed)
         self.types = types
@@ -72,7 +74,7 @@ class Generator:
 
     def program(self) -> RandomProgram:
         rng = self.random
-        count = rng.randint(1, 4)
+        count = rng.randint(2 if self.reverses else 1, 4)
         most = 3000 if rng.random() < 0.15 else 600
         self.sizes = [rng.choice(SIZES) for _ in range(count)]
         while len(self.sizes) > 1 and torch.tensor(self.sizes).prod() > 60 * most:
@@ -81,7 +83,7 @@ class Generator:
             self.sizes[-1] = rng.randint(1, most)
         self.outer = rng.randint(0, count - 1) if rng.random() < 0.7 else None
         # The first axis, which numbers the rows, is innermost in the memory of all tensors.
-        self.is_reversed = count > 1 and rng.random() < 0.15
+        self.is_reversed = count > 1 and (rng.random() < 0.15 or self.reverses)
         if self.is_reversed:
             self.outer, self.sizes = 1, [max(self.sizes[0], 17), *self.sizes[1:]]
         self.axes = list(LETTERS[:count])
@@ -210,7 +212,7 @@ class Generator:
 
     def add_finite(self, type: str, maximum: str) -> str:
         other = self.add(type, 0, f"constant {self.random.choice((0.0, 0.0, 200.0, -800.0))}")
-        infinity = self.add(type, 0, "constant inf")
+        infinity, self.has_infinities = self.add(type, 0, "constant inf"), True
         is_infinite = self.add("boolean", 1, f"eq {self.add(type, 1, f'abs {maximum}')} {infinity}")
         return self.add(type, 1, f"where {is_infinite} {other} {maximum}")
 

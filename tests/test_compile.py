@@ -45,7 +45,6 @@ def test_every_registered_operator_is_checked() -> None:
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # from opcheck, since torch 2.15
 @pytest.mark.parametrize(("name", "case"), checked(), ids=case_id)
-@pytest.mark.sweep
 def test_opcheck(name: str, case: Case) -> None:
     """Schema, registration of gradients, fake kernels with symbolic shapes, and ahead-of-time tracing."""
     op = getattr(torch.ops.fourfold, name).default

@@ -29,7 +29,6 @@ RUNS = [*((case, "fourfold") for case in CASES), *((case, "torch") for case in C
 
 
 @pytest.mark.parametrize(("case", "whose"), RUNS, indirect=["whose"], ids=lambda of: getattr(of, "name", of))
-@pytest.mark.sweep
 def test_as_eager(case: Case, whose: str) -> None:
     record = case.check()
     if case.programs is not None:
@@ -42,14 +41,12 @@ def test_as_eager(case: Case, whose: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES[::3], ids=lambda case: case.name)
-@pytest.mark.sweep
 def test_in_the_interpreter(case: Case) -> None:
     """What runs until nests are compiled, and where none are."""
     case.check(options={"generator": "interpreter"})
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.dynamic], ids=lambda case: case.name)
-@pytest.mark.sweep
 def test_for_any_sizes(case: Case) -> None:
     case.check(dynamic=True)
 

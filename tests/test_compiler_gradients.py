@@ -169,7 +169,6 @@ def squares(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("function", [euler, spikes, squares])
-@pytest.mark.sweep
 def test_loops_that_are_longer_than_what_is_computed_again(function: Callable) -> None:
     x = draw(50) if function is spikes else (draw(50).sigmoid() / 2).detach().requires_grad_()
     assert_same(results_of(compiled(function), (x,)), results_of(function, (x,)), rtol=1e-4, atol=1e-5)
@@ -213,7 +212,6 @@ OF_ANY_SIZE = ("x[t] of some", "x[-t]", "x[:, t]", "x[1:, t]", "windows")
 
 
 @pytest.mark.parametrize(("name", "dynamic"), [*((n, False) for n in STEPS), *((n, True) for n in OF_ANY_SIZE)])
-@pytest.mark.sweep
 def test_a_loop_over_steps(name: str, dynamic: bool) -> None:
     """Over two inputs; Dynamo unrolls it."""
 

@@ -164,7 +164,6 @@ def outcome(function: Callable, make: Callable[[], tuple[Tensor, ...]]) -> objec
 @pytest.mark.parametrize("generator", GENERATORS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.sweep
 def test_values(function: Callable, layout: str, generator: str) -> None:
     make = LAYOUTS[layout]
     try:
@@ -332,7 +331,6 @@ def test_threads() -> None:
 @pytest.mark.parametrize("foreach", [False, True])
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "NAdam", "Adagrad"])
 @pytest.mark.filterwarnings("ignore:.*Profiler record function.*")
-@pytest.mark.sweep
 def test_optimizers(name: str, foreach: bool) -> None:
     settings = {"momentum": 0.9} if name == "SGD" else {}
 

@@ -64,7 +64,6 @@ def outcome(call: Call, tensors: list[Tensor]) -> object:
         return None
 
 
-@pytest.mark.sweep
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "name", [name for name, entry in ENTRIES.items() if torch.float32 in entry.dtypes and name not in INTERNAL]

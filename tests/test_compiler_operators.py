@@ -78,14 +78,12 @@ def is_fused(problem: Problem) -> bool:
 
 
 @pytest.mark.parametrize(("name", "dtype"), cases(), ids=lambda value: str(value).removeprefix("torch."))
-@pytest.mark.sweep
 def test_samples_are_as_eager(name: str, dtype: torch.dtype) -> None:
     expect_samples_as_eager(name, dtype)
 
 
 @pytest.mark.skipif(DEVICE != "cpu" or is_simulated(), reason="on a GPU no program runs in the interpreter")
 @pytest.mark.parametrize(("name", "dtype"), cases()[::4], ids=lambda value: str(value).removeprefix("torch."))
-@pytest.mark.sweep
 def test_samples_in_the_interpreter(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """What runs until nests are compiled, and where none are."""
     monkeypatch.setenv("FOURFOLD_GENERATOR", "interpreter")

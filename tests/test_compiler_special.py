@@ -54,7 +54,6 @@ STEPS: dict[str, Callable] = {
 
 @pytest.mark.parametrize("dtype", LOW, ids=str)
 @pytest.mark.parametrize("name", STEPS)
-@pytest.mark.sweep
 def test_steps_are_taken_of_what_is_rounded(name: str, dtype: torch.dtype) -> None:
     x = torch.tensor(BESIDE, dtype=dtype)
     if name in ("to_int8", "to_uint8", "to_int16"):
@@ -88,7 +87,6 @@ ACTIVATIONS: dict[str, Callable] = {
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ACTIVATIONS)
-@pytest.mark.sweep
 def test_gradients_of_special_values(name: str, dtype: torch.dtype) -> None:
     call = compiled(ACTIVATIONS[name])
     for value in SPECIAL:
@@ -120,7 +118,6 @@ def test_the_gradient_of_smooth_l1_loss_without_a_square_part() -> None:
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("dtypes", list(itertools.product((torch.float32, torch.float64, torch.bfloat16), repeat=2)))
 @pytest.mark.filterwarnings("ignore:Using a target size")
-@pytest.mark.sweep
 def test_a_huber_loss_has_its_inputs_dtype(dtypes: tuple[torch.dtype, torch.dtype], reduction: str) -> None:
     x = torch.tensor([[0.25, 3.0], [-1.5, 0.0]], dtype=dtypes[0])
     for target in (torch.tensor(0.5, dtype=dtypes[1]), torch.ones(2, 2, dtype=dtypes[1])):
@@ -144,7 +141,6 @@ LAYOUTS: dict[str, Callable[[], torch.Tensor]] = {
 
 @pytest.mark.parametrize("is_mask", [False, True])
 @pytest.mark.parametrize("function", [torch.copysign, torch.xlogy, torch.special.xlog1py])
-@pytest.mark.sweep
 def test_layouts_where_torch_traces_others(function: Callable, is_mask: bool) -> None:
     """All pairs of layouts, half of them with a mask and half without."""
     for x, y in list(itertools.product(LAYOUTS, repeat=2))[is_mask::2]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import fourfold
+import seeds
 from compiled import assert_same, compiled, draw, programs_of, results_of
 from fourfold import _native
 from fourfold.compiler.analysis import parts
@@ -122,7 +123,6 @@ CASES = (
 
 @pytest.mark.parametrize("generator", GENERATORS)
 @pytest.mark.parametrize("function", CASES)
-@pytest.mark.sweep
 def test_results_and_gradients_are_eagers(function: Callable, generator: str) -> None:
     call = compiled(function, options={"generator": generator})
     for _ in range(2):
@@ -241,11 +241,10 @@ def some_function(choose: random.Random) -> Callable[[Tensor, Tensor], Tensor]:
     return function
 
 
-@pytest.mark.parametrize("seed", range(40))
-@pytest.mark.sweep
-def test_random_functions(seed: int) -> None:
-    function = some_function(random.Random(seed))
-    assert_same(results_of(compiled(function), (x, y)), results_of(function, (x, y)))
+def test_random_functions() -> None:
+    for seed in seeds.of_this_run(least=10):
+        function = some_function(random.Random(seed))
+        assert_same(results_of(compiled(function), (x, y)), results_of(function, (x, y)))
 
 
 def ring_buffer(state: Tensor, new: Tensor) -> tuple[Tensor, Tensor]:

@@ -27,7 +27,6 @@ EXACT = {"rtol": 0, "atol": 0, "equal_nan": True}
 @pytest.mark.parametrize(
     ("case", "dtype"), [pair for pair in by_dtype() if pair[0].op == "axpby" or pair[1] == torch.float32], ids=case_id
 )
-@pytest.mark.sweep
 def test_values(case: Case, dtype: torch.dtype, default: str) -> None:
     args = case.arguments(dtype)
     wanted = flatten(case.function(*args))
@@ -68,7 +67,6 @@ PATHS = [("function", way) for way in (gradients, second, forward_mode, mapped, 
 @EACH_DEFAULT
 @pytest.mark.parametrize(("path", "way"), PATHS)
 @pytest.mark.parametrize("case", FEWEST, ids=case_id)
-@pytest.mark.sweep
 def test_paths(case: Case, path: str, way: Any, default: str) -> None:
     args = case.arguments(torch.float64)
     function = case.function if path == "function" else raw(case)

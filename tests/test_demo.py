@@ -18,9 +18,8 @@ import torch
 import fourfold
 from fourfold import _waiting, demo, reference
 from fourfold.demo import bar, corpus, training
-from machine import linux_only, needs
+from machine import ROOT, linux_only, needs
 from test_cli import TINY_DEMO, run
-from test_metadata import PROJECT
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +66,8 @@ def test_demo_from_end_to_end(capsys, tmp_path):
     assert f"Picture: {picture}" in output
     *_, page = output.split()  # the last line
     assert "Next: fourfold.optimize(your_model)" in output
-    assert page == f"{PROJECT['project']['urls']['Documentation'].replace('/tree/', '/blob/')}/quickstart.md"
+    (documentation,) = re.findall(r'^Documentation = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert page == f"{documentation.replace('/tree/', '/blob/')}/quickstart.md"
 
 
 def test_a_quick_demo_has_the_losses_and_the_speeds_alone(capsys, tmp_path, monkeypatch):

@@ -170,7 +170,7 @@ def files_of(folder: Path) -> list[Path]:
 def test_every_block_is_checked() -> None:
     unchecked = []
     for block in BLOCKS:
-        is_directive = block.language.startswith("{")  # a Sphinx directive: tests/test_site.py builds the pages
+        is_directive = block.language.startswith("{")  # a Sphinx directive, of the site
         is_checked = (
             block.language == "python"
             or block.language in QUOTED.get(block.page, ())

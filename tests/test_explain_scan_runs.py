@@ -159,7 +159,6 @@ def way_of(profile: Any, steps: int) -> str:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sweep
 def test_what_is_said_is_what_runs(name: str) -> None:
     """Forward and reversed, of one capture."""
     step, init, xs = cases()[name]

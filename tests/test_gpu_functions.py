@@ -81,7 +81,6 @@ def test_values_of_every_operation_in_metal(type: str, lanes: int) -> None:
 
 @pytest.mark.parametrize("lanes", [1, 8])
 @pytest.mark.parametrize("kind", memory.KINDS)
-@pytest.mark.sweep
 def test_memory(simulated, kind: str, lanes: int) -> None:
     kernel = functions.launcher(simulated, f"memory_{kind}_{lanes}", lanes)
     memory.check_memory(kind, lanes, lambda *given: kernel(given[-1], *given))
@@ -100,7 +99,6 @@ def test_a_block_knows_its_place_among_them(simulated) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in memory.KINDS if kind != "float64"])
-@pytest.mark.sweep
 def test_memory_and_lanes_in_metal(kind: str) -> None:
     def of(source: str, lanes: int) -> memory.Run:
         return lambda *given: functions.run_metal(source, given, -(-given[-1] // lanes), SCRATCH)

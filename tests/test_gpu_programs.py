@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import fourfold
+import seeds
 from compiled_functions import FUNCTIONS, Function, is_simulated
 from fourfold.compiler.nest.jit.service import Service, number, service
 from fourfold.compiler.pipeline.calling import Program
@@ -57,11 +58,11 @@ def test_other_sizes_of_a_function_that_is_compiled_for_any(device: str) -> None
 @pytest.mark.parametrize("first", range(0, 1000, 50))
 @pytest.mark.parametrize("device", GPUS)
 def test_random_programs_are_as_interpreted(device: str, first: int) -> None:
-    """In every memory layout. The simulators run other seeds (run_random_programs.py)."""
+    """In every memory layout."""
     types = NO_FLOAT64 if device in programs.WITHOUT_FLOAT64 else ("float64", *NO_FLOAT64)
     place = torch.device(device, 0)
     generator, wrong = number(device=place), []
-    for seed in range(5000 + first, 5050 + first):
+    for seed in range(seeds.FIRST + first, seeds.FIRST + first + 50):
         case = Generator(seed, types).program()
         expected = Program(case.text, "interpreted", 0)(*case.arguments)
         got = Program(case.text, "on_a_gpu", generator, place)(*(on_device(a, device) for a in case.arguments))

@@ -84,7 +84,6 @@ def raw(case: Case) -> Any:
 @pytest.mark.parametrize(
     ("case", "dtype", "layout", "device"), laid_out(list(filter(floating, by_dtype(GRADIENT_CASES)))), ids=case_id
 )
-@pytest.mark.sweep
 def test_autograd(case: Case, dtype: torch.dtype, layout: str, device: str) -> None:
     args = case.arguments(dtype, device=device)
     expected = gradients(case.reference, tuple(map(wider, args)), unused=True)
@@ -131,7 +130,6 @@ def differentiated(case: Case, args: tuple) -> list[str]:
     laid_out(by_dtype([c for c in CASES if declared[c.op].kept]), ["strided", "shifted"]),
     ids=case_id,
 )
-@pytest.mark.sweep
 def test_raw_backward_takes_any_layout(case: Case, dtype: torch.dtype, layout: str, device: str) -> None:
     backward = getattr(torch.ops.fourfold, f"{case.op}_backward")
     args = backward_arguments(case, case.arguments(dtype, device=device))
@@ -197,7 +195,6 @@ def test_each_output_alone(case: Case) -> None:
 @pytest.mark.parametrize(
     ("case", "path"), [*((case, "function") for case in FEW), *((case, "raw") for case in FEWEST)], ids=case_id
 )
-@pytest.mark.sweep
 def test_gradcheck(case: Case, path: str, device: str) -> None:
     """First and second derivatives against finite differences; the fast mode checks random projections."""
     args, _ = differentiable(case.arguments(torch.float64, device=device))
@@ -298,7 +295,6 @@ def test_forward_mode_of_dual_tensors(case: Case) -> None:
 # Packed input's batch_sizes are unknown while jvp is traced: torch breaks the graph there, with this warning.
 @pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
 @pytest.mark.parametrize("case", FEWEST, ids=case_id)
-@pytest.mark.sweep
 def test_forward_mode_in_a_captured_graph(case: Case) -> None:
     """A graph that opens its dual level out of Python's sight, and a traced torch.func.jvp. The graph has the operator
     itself, however it was called."""

@@ -112,7 +112,6 @@ COMPILED += [("inside", "inductor", c) for c in ("lstm-odd", "lltm_cell-odd")]
 
 
 @pytest.mark.parametrize(("where", "backend", "name"), COMPILED)
-@pytest.mark.sweep
 def test_compiled(where: str, backend: str, name: str) -> None:
     """In the graph, and on what the graph returned."""
     torch._dynamo.reset()

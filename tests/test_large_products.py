@@ -52,7 +52,6 @@ def with_factors(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("right", LAYOUTS)
 @pytest.mark.parametrize("left", LAYOUTS)
-@pytest.mark.sweep
 def test_any_layout(left: str, right: str) -> None:
     torch.manual_seed(0)
     a, b, bias = LAYOUTS[left](M, K), LAYOUTS[right](K, N), torch.randn(N)

@@ -94,7 +94,6 @@ def pair_of(name: str, dtype: torch.dtype) -> tuple[nn.Module, nn.Module, nn.Mod
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=case_id)
 @pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.sweep
 def test_of_many_rows(name: str, dtype: torch.dtype) -> None:
     ours, plain, exact = pair_of(name, dtype)
     x = torch.randn(LAYERS[name][2]).to(dtype)
@@ -115,7 +114,6 @@ MANY_STEPS += [(17_000, 1, "lstm", torch.bfloat16), (17_000, 1, "gru", torch.flo
 
 
 @pytest.mark.parametrize(("time", "batch", "name", "dtype"), MANY_STEPS, ids=case_id)
-@pytest.mark.sweep
 def test_of_many_steps(time: int, batch: int, name: str, dtype: torch.dtype) -> None:
     ours, plain, exact = pair_of(name, dtype)
     x = torch.randn(time, batch, 6).to(dtype)

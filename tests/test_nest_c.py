@@ -246,7 +246,6 @@ def library(text: str, path: Path) -> ctypes.CDLL:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sweep
 def test_it_gives_the_bits_of_the_interpreter_and_of_llvm(compiled: dict[str, Case], name: str) -> None:
     case = compiled[name]
     assert case.layouts

@@ -44,7 +44,6 @@ def compiler(name: str) -> Compiler:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", PROGRAMS)
-@pytest.mark.sweep
 def test_code_is_generated(name: str, target: str) -> None:
     text = PROGRAMS[name]
     torch.set_num_threads(1)

@@ -47,7 +47,6 @@ POINTWISE = (
 
 @pytest.mark.parametrize("size", [1, 3, 8, 33, 70, 1000])
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sweep
 def test_programs_of_all_operations(name: str, size: int) -> None:
     text, draw = CASES[name]
     expect_the_interpreters_bits(text, draw(size))

@@ -29,7 +29,6 @@ def interleaved(length: int, step: int, kind: str, rows: int = 1) -> list[Tensor
 @pytest.mark.skipif(not hasattr(mmap, "MAP_ANONYMOUS"), reason="memory is guarded by mprotect")
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("kind", ["float32", "float64", "bfloat16", "uint8", "boolean", "int64"])
-@pytest.mark.sweep
 def test_inputs(kind: str, step: int) -> None:
     type = {"bfloat16": "float32", "uint8": "int32"}.get(kind, kind)
     op = "bitwise_or" if type == "boolean" else "maximum"
@@ -58,7 +57,6 @@ def test_rows(step: int, threads: int) -> None:
 
 @pytest.mark.parametrize("kind", ["float32", "float64", "float16", "uint8", "boolean"])
 @pytest.mark.parametrize("parts", STEPS)
-@pytest.mark.sweep
 def test_results(parts: int, kind: str) -> None:
     """Stacked along the last dimension, and with two axes along others."""
     type = {"float16": "float32", "uint8": "int32"}.get(kind, kind)

@@ -49,7 +49,6 @@ def inputs_of(shape: tuple[int, int, int], special: bool = False) -> tuple[objec
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.sweep
 def test_they_give_the_interpreters_bits(shape: tuple[int, int, int], threads: int) -> None:
     torch.set_num_threads(threads)
     expect_the_interpreters_bits(OF_CHANNELS, inputs_of(shape))
@@ -85,7 +84,6 @@ def test_which_rows_are_computed_so() -> None:
         lambda x, w: (x * x).sum((0, 1)) * x.amax(1, keepdim=True),
     ],
 )
-@pytest.mark.sweep
 def test_functions_of_channels(function: Callable[[Tensor, Tensor], Tensor], dtype: torch.dtype) -> None:
     x = torch.randn(5, 24, 6, 7, dtype=torch.float64).to(dtype)
     w = torch.randn(24, 1, 1, dtype=torch.float64).to(dtype)

@@ -127,7 +127,6 @@ MODES = [(name, mode) for name in LAYERS for mode in ("train", "eval") if mode =
 @pytest.mark.usefixtures("strict")
 @pytest.mark.parametrize(("dtype", "parameters"), MIXED, ids=str)
 @pytest.mark.parametrize(("name", "mode"), MODES)
-@pytest.mark.sweep
 def test_values_gradients_and_statistics(name: str, mode: str, dtype: torch.dtype, parameters: torch.dtype) -> None:
     make, shape = LAYERS[name]
     module = block(make(), F.silu, dtype, parameters).train(mode == "train")

@@ -78,7 +78,6 @@ STRICT = ("GRU", "LSTM with a reset", "axpby", "mlp_layers")  # the exporter's s
 
 
 @pytest.mark.parametrize(("name", "strict"), [*((name, False) for name in CASES), *((name, True) for name in STRICT)])
-@pytest.mark.sweep
 def test_an_exported_program_holds_torchs_operators(name: str, strict: bool, exporting: Callable[[bool], None]) -> None:
     model, given = CASES[name]
     wanted = model(*given)

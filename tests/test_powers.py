@@ -30,7 +30,6 @@ def numbers(dtype: torch.dtype) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("exponent", EXPONENTS)
-@pytest.mark.sweep
 def test_values(exponent: float, dtype: torch.dtype) -> None:
     record = Record()
     x = numbers(dtype)
@@ -43,7 +42,6 @@ def test_values(exponent: float, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("exponent", [n / 2 for n in range(-2 * MOST, 2 * MOST + 1)])
-@pytest.mark.sweep
 def test_errors_in_units_of_the_last_place(exponent: float) -> None:
     """4 at most, as for other functions. The range from 1 to 4 has all mantissas with even and odd exponents. Errors
     are largest just above 1, where all floats are tested."""

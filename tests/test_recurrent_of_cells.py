@@ -49,7 +49,6 @@ def same_gradients(layer: nn.Module, ours: Recurrent, output: Tensor, expected: 
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("num_layers", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.sweep
 def test_torchs_layers(kind: str, num_layers: int, bidirectional: bool) -> None:
     layer, ours = pair(kind, num_layers, bidirectional)
     x = torch.randn(T, B, F)

@@ -75,7 +75,6 @@ def expect_the_bits_of_eager(function: Callable[..., list[Tensor]], *given: Tens
         assert torch.equal(actual, expected), f"case {k}"
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", LOW, ids=str)
 @pytest.mark.parametrize("name", OF_TWO)
 def test_operands_of_other_dtypes(name: str, dtype: torch.dtype) -> None:

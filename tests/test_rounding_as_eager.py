@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import fourfold
+import seeds
 from compiled import compiled, draw
 
 pytestmark = pytest.mark.usefixtures("strict")
@@ -123,15 +124,13 @@ def difference(function: Callable, dtype: torch.dtype, seed: int = 0, **options:
     return differing(bits(mine, dtype, seed), bits(function, dtype, seed))
 
 
-@pytest.mark.sweep
 @pytest.mark.parametrize("dtype", LOW, ids=str)
-@pytest.mark.parametrize("seed", range(12))
-def test_random_graphs(seed: int, dtype: torch.dtype) -> None:
-    generator = "llvm" if seed % 4 == 0 else "interpreter"
-    assert difference(random_graph(seed), dtype, seed, generator=generator) == 0
+def test_random_graphs(dtype: torch.dtype) -> None:
+    for seed in seeds.of_this_run(least=4):
+        generator = "llvm" if seed % 4 == 0 else "interpreter"
+        assert difference(random_graph(seed), dtype, seed, generator=generator) == 0
 
 
-@pytest.mark.sweep
 @pytest.mark.usefixtures("in_programs")
 @pytest.mark.parametrize("dtype", LOW, ids=str)
 @pytest.mark.parametrize("name", OF_STEPS)

@@ -57,7 +57,6 @@ def exported(problem: Problem, tensors: list[Tensor]) -> Any:
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
 @pytest.mark.parametrize("name", list(ENTRIES) if FULL else list(ENTRIES)[::16])
-@pytest.mark.sweep
 def test_samples_are_as_eager(name: str, tmp_path: Path) -> None:
     entry = ENTRIES[name]
     is_open = any(word in name for word in OPEN)

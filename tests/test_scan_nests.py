@@ -107,14 +107,12 @@ def alternating(*choices: Iterable[Any]) -> list[tuple]:
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("index", range(len(CASES)), ids=CASES)
-@pytest.mark.sweep
 def test_the_interpreters_bits(monkeypatch: pytest.MonkeyPatch, index: int, reverse: bool) -> None:
     """Each case forward and reversed, each shape with two cases of other dtypes."""
     check(monkeypatch, [*CASES.values()][index], SHAPES[index if not reverse else index - 3], reverse)
 
 
 @pytest.mark.parametrize(("name", "layout"), alternating(CASES, LAYOUTS))
-@pytest.mark.sweep
 def test_any_layout(monkeypatch: pytest.MonkeyPatch, name: str, layout: str) -> None:
     check(monkeypatch, CASES[name], (6, 40), laid_out=LAYOUTS[layout], plain=False)
 
@@ -136,7 +134,6 @@ def test_states_of_16_bits_are_rounded_in_every_step(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("has_dimensions", [False, True])
 @pytest.mark.parametrize("index", range(len(CASES)), ids=CASES)
-@pytest.mark.sweep
 def test_numbers(monkeypatch: pytest.MonkeyPatch, index: int, has_dimensions: bool) -> None:
     shape = [(1,), (1, 1)][index % 2] if has_dimensions else ()
     reverse = (index % 4 < 2) == has_dimensions

@@ -144,7 +144,6 @@ def check(
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sweep
 def test_the_interpreters_bits(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     step, (states, series), dtype = CASES[name]
     init, xs = given(states, dtype), given(series, dtype, (T,))

@@ -73,7 +73,6 @@ def test_few_rows(batch: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.sweep
 def test_products_of_the_input_for_some_steps_at_once(layout: str) -> None:
     check_layout(layout, *BATCHES.get(layout, (3, 210)))
 

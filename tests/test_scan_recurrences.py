@@ -48,7 +48,6 @@ def check(name: str, steps: int, sizes: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-@pytest.mark.sweep
 def test_values_and_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if not obstacle():
         monkeypatch.setenv("FOURFOLD_GENERATOR", "llvm")
@@ -57,7 +56,6 @@ def test_values_and_gradients(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("name", EVERY)
-@pytest.mark.sweep
 def test_float32(name: str) -> None:
     """Without gradients: the step's gradient doesn't depend on the dtype."""
     made = EVERY[name].make(9, *SMALL)

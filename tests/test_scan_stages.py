@@ -126,7 +126,6 @@ def check(step: Callable[..., Any], steps: int, batch: int, size: int, dtype: to
 
 @pytest.mark.parametrize(("steps", "batch", "size"), [((1, 3, 9), 17, 6), ((4,), 1, 34), ((12,), 5, 130)])
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.sweep
 def test_the_loops_values_and_gradients(
     step: Callable[..., Any], steps: tuple[int, ...], batch: int, size: int
 ) -> None:
@@ -135,7 +134,6 @@ def test_the_loops_values_and_gradients(
 
 
 @pytest.mark.parametrize("step", STEPS)
-@pytest.mark.sweep
 def test_float32_by_each_generator(monkeypatch: pytest.MonkeyPatch, step: Callable[..., Any]) -> None:
     generators = Generators(monkeypatch)
     for generator in ("llvm", "interpreter"):

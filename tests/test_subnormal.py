@@ -133,7 +133,6 @@ def test_no_operation_meets_what_exp_leaves() -> None:
 @of_this_level
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("of", [lambda f: f, gradient], ids=["value", "gradient"])
-@pytest.mark.sweep
 def test_no_function_meets_more_than_eager_code(name: str, of: Callable[..., Callable[[Tensor], Tensor]]) -> None:
     eager, ours = of(FUNCTIONS[name]), of(compiled(FUNCTIONS[name]))
     for low, high in BEYOND:
@@ -155,7 +154,6 @@ def classes(x: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("of", [lambda f: f, gradient], ids=["value", "gradient"])
-@pytest.mark.sweep
 def test_subnormal_results_are_eagers(
     name: str, of: Callable[..., Callable[[Tensor], Tensor]], dtype: torch.dtype
 ) -> None:

@@ -207,7 +207,6 @@ TRUSTED: dict[str, tuple[str, int, dict[str, Tensor], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", TRUSTED)
-@pytest.mark.sweep
 def test_what_torchs_kernels_trust_is_checked(tmp_path: Path, what: str) -> None:
     """Without the check, some of these end the process, and others read out of bounds."""
     name, results, tensors, arguments, message = TRUSTED[what]

@@ -61,7 +61,6 @@ def expect_close(
 
 
 @pytest.mark.parametrize(("case", "dtype", "layout", "device"), laid_out(by_dtype()), ids=case_id)
-@pytest.mark.sweep
 def test_values(case: Case, dtype: torch.dtype, layout: str, device: str) -> None:
     args = case.arguments(dtype, device=device)
     expect_close(case, dtype, device, tuple(map(LAYOUTS[layout], args)))

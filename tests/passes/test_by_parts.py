@@ -143,7 +143,6 @@ CASES: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...], tuple[int, int
 @pytest.mark.usefixtures("strict")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sweep
 def test_programs_values_and_gradients(name: str, dtype: torch.dtype) -> None:
     function, arguments, programs = CASES[name]
     given = tuple(each.detach().to(dtype).requires_grad_(each.requires_grad) for each in arguments)
@@ -163,7 +162,6 @@ def test_programs_values_and_gradients(name: str, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.sweep
 def test_dynamic_batches(name: str) -> None:
     function, arguments, programs = CASES[name]
     record = Record()
