@@ -14,7 +14,7 @@ PIP_INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 # Other variables that change a build, from the environment or make's command line; pip and CMake read them themselves.
 SETTINGS := FOURFOLD_CUDA FOURFOLD_HIP FOURFOLD_METAL FOURFOLD_CPU_LEVELS FOURFOLD_BITCODE FOURFOLD_SANITIZE FOURFOLD_TORCH_HEADERS FOURFOLD_LIBRARY \
   TORCH_CUDA_ARCH_LIST CUDAARCHS CUDACXX CUDAHOSTCXX CUDAFLAGS CUDAToolkit_ROOT CUDA_HOME CUDA_PATH \
-  PYTORCH_ROCM_ARCH HIPCXX ROCM_PATH ROCM_HOME CXX CXXFLAGS LDFLAGS Torch_ROOT CMAKE_ARGS FOURFOLD_NO_EXTENSION
+  PYTORCH_ROCM_ARCH HIPCXX ROCM_PATH ROCM_HOME CXX CXXFLAGS LDFLAGS Torch_ROOT CMAKE_ARGS FOURFOLD_NO_EXTENSION FOURFOLD_WHEEL
 CHOSEN := $(foreach name,$(SETTINGS),$(if $(filter-out undefined default,$(origin $(name))),$(name)=$($(name))))
 
 .PHONY: force help python build test lint docs links check-backends check-gpu check-mac sanitize-address sanitize-thread demo bench wheel clean
@@ -37,6 +37,7 @@ help:
 	@echo "make clean   remove everything that these commands created"
 	@echo
 	@echo "PYTHON=python3.12      the Python to use, 3.10 or later"
+	@echo "FOURFOLD_WHEEL=FILE    install and test this wheel, dist/fourfold-*.whl, instead of a build of these sources"
 	@echo "FOURFOLD_CUDA=ON       build the CUDA kernels even without a GPU; OFF leaves them out; likewise FOURFOLD_HIP"
 	@echo "FOURFOLD_CPU_LEVELS=ON    build the kernels for all CPU levels; default: the best one of this CPU"
 	@echo "FOURFOLD_BITCODE=ON    let compiled programs inline the CPU's elementary functions; needs clang++ or ziglang"
@@ -94,7 +95,8 @@ links: $(STAMPS)/docs $(STAMPS)/build
 	$(RUN) -m sphinx -b linkcheck --keep-going -q -E -d build/doctrees-links docs build/links
 
 wheel: $(STAMPS)/tools
-	$(RUN) scripts/wheel.py $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX)) \
+	$(RUN) scripts/wheel.py build
+	$(RUN) scripts/wheel.py test $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX)) \
 	  $(if $(OTHER_TORCH_PYTHON),--other-torch-python $(OTHER_TORCH_PYTHON)) -- $(WHEEL_TESTS)
 
 clean:
@@ -129,7 +131,11 @@ $(STAMPS)/settings: force $(STAMPS)/venv
 
 # -v shows the summary of the configure step, and a counter of the compiled files. --no-deps: the dependencies are
 # installed already, at their pinned versions.
-$(STAMPS)/build: $(BUILD_INPUTS) $(STAMPS)/packages $(STAMPS)/settings
+$(STAMPS)/build: $(or $(FOURFOLD_WHEEL),$(BUILD_INPUTS)) $(STAMPS)/packages $(STAMPS)/settings
+ifdef FOURFOLD_WHEEL
+	$(RUN) -m pip install --no-deps --force-reinstall $(FOURFOLD_WHEEL)
+else
 	@echo "== compiling fourfold for this machine: two to four minutes on two cores"
 	$(RUN) -m pip install -v --no-build-isolation --no-deps --editable .
+endif
 	touch $@

@@ -1,6 +1,7 @@
-"""Builds the wheel for this machine into dist/, and tests it installed, away from the sources.
+"""Builds the wheel for this machine into dist/, and tests it in a fresh environment, away from the sources.
 
-    python scripts/wheel.py [--torch-index URL] [--other-torch-python PYTHON] [-- pytest's arguments]
+    python scripts/wheel.py build
+    python scripts/wheel.py test [--torch-index URL] [--other-torch-python PYTHON] [-- pytest's arguments]
 
 The Python that runs this needs what PINNED lists; `make wheel` installs it. If there is an nvcc, the wheel has kernels
 for the usual GPUs, whatever this machine has; TORCH_CUDA_ARCH_LIST selects others. It has all CPU levels;
@@ -74,13 +75,16 @@ def borrow_torch(python: Path, other: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("step", choices=("build", "test"))
     parser.add_argument("--torch-index")
     parser.add_argument("--other-torch-python")
     parser.add_argument("pytest", nargs="*")
     arguments = parser.parse_args()
+    if arguments.step == "build":
+        print(f"The wheel is {build().relative_to(ROOT)}")
+        return
     index = ["--extra-index-url", arguments.torch_index] if arguments.torch_index else []
-
-    wheel = build()
+    (wheel,) = (ROOT / "dist").glob("fourfold-*.whl")
     test(fresh_environment(ROOT / ".venv-wheel", sys.executable), wheel, PINNED, index, arguments.pytest)
     if arguments.other_torch_python:
         python = fresh_environment(ROOT / ".venv-wheel", arguments.other_torch_python)
@@ -89,7 +93,6 @@ def main() -> None:
         pins = [line for file in PINNED for line in file.read_text().splitlines() if not line.startswith("torch==")]
         other_pins.write_text("\n".join(pins) + "\n")
         test(python, wheel, [other_pins], [], arguments.pytest)
-    print(f"The wheel is {wheel.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
     python scripts/wheel_tests.py
 
 cibuildwheel.toml calls this in an environment that has the wheel and the pinned torch; it installs the others there.
-The whole suite runs under the pinned torch; under the others, the tests that depend on torch's version. TORCH_INDEX
-names another index for torch.
+The whole suite runs under the pinned torch, in a process per core; of one Python the tests of the repository too, which
+test no wheel. Under the other versions of torch the tests that depend on it run. TORCH_INDEX names another index for
+torch.
 """
 
 import importlib
@@ -17,6 +18,8 @@ from pathlib import Path
 from torch_headers import minor_versions
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
+PARALLEL = ("-n", "auto", "--maxprocesses", "8", "--dist", "worksteal")  # as in the Makefile
+OF_REPOSITORY = "cp312"  # the Python whose wheel's run has the repository's tests
 # Imports, symbols, values, gradients, schemas, compiled functions; scans, frozen layers and saved models.
 OF_TORCH = ("import", "library", "values", "gradients", "schemas", "modules", "compile", "program")
 OF_TORCH += ("scan", "frozen_models", "saving", "saved_graphs")
@@ -34,13 +37,19 @@ def other_versions(pinned: str, available: list[str]) -> list[str]:
 
 def run(*words: object) -> None:
     print("+", *words, flush=True)
-    subprocess.run([sys.executable, "-m", *map(str, words)], check=True)
+    environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE"}  # threads that wait actively would slow other processes
+    subprocess.run([sys.executable, "-m", *map(str, words)], check=True, env=environment)
+
+
+def left_out() -> list[str]:
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
+    return [] if tag == OF_REPOSITORY else [f"--ignore={TESTS / 'repository'}"]
 
 
 def main() -> None:
     pinned = importlib.metadata.version("torch")
     print(f"torch {pinned}, the pinned one: all tests", flush=True)
-    run("pytest", TESTS)
+    run("pytest", *PARALLEL, TESTS, *left_out())
     index = os.environ.get("TORCH_INDEX")
     for version in other_versions(pinned, minor_versions()):
         run("pip", "install", *(("--extra-index-url", index) if index else ()), f"torch=={version}.*")
@@ -49,7 +58,7 @@ def main() -> None:
         if minor_of(installed) != version:
             sys.exit(f"wheel_tests.py: pip installed torch {installed} for {version}")
         print(f"torch {installed}: what depends on it", flush=True)
-        run("pytest", *(TESTS / f"test_{name}.py" for name in OF_TORCH))
+        run("pytest", *PARALLEL, *(TESTS / f"test_{name}.py" for name in OF_TORCH))
 
 
 if __name__ == "__main__":
