@@ -7,7 +7,6 @@ import pytest
 
 import backend_tools
 import metal_build
-import repair_wheel
 from backend_report import Refused
 from machine import ROOT
 
@@ -32,15 +31,10 @@ Contents of (__TEXT,__objc_methname) section
 0000000000001000\t6d6d6f63 42646e61 65666675 65730072
 0000000000001010\t62614c74 003a6c65
 """
-LISTED = 'r(b"MTLCommandQueue", b"label", {}); sel32or64(b"setBytes:length:atIndex:", "commandBuffer")'
 
 
 def commands(oldest: str, *libraries: str) -> str:
     return BUILT.format(oldest) + "".join(LOADED.format(name) for name in libraries)
-
-
-def test_load_commands_name_the_oldest_macos_and_what_comes_with_it() -> None:
-    metal_build.check_load_commands(commands("14.0", TORCH, METAL, "/usr/lib/libobjc.A.dylib"))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +46,8 @@ def test_load_commands_name_the_oldest_macos_and_what_comes_with_it() -> None:
         (commands("14.0", TORCH), "loads @rpath/libtorch_cpu.dylib$"),
     ],
 )
-def test_other_load_commands_are_refused(said: str, why: str) -> None:
+def test_load_commands_of_newer_systems_and_of_others_are_refused(said: str, why: str) -> None:
+    metal_build.check_load_commands(commands("14.0", TORCH, METAL, "/usr/lib/libobjc.A.dylib"))
     with pytest.raises(Refused, match=why):
         metal_build.check_load_commands(said)
 
@@ -60,13 +55,10 @@ def test_other_load_commands_are_refused(said: str, why: str) -> None:
 UNDEFINED = "                 (undefined) external {}"
 
 
-@pytest.mark.parametrize("name", ["__ZNSt3__112__next_primeEm", "__ZTVN10__cxxabiv117__class_type_infoE", "__ZdlPv"])
-def test_functions_of_the_cpp_library_may_stay_undefined(name: str) -> None:
-    metal_build.check_undefined(f"{UNDEFINED.format('_memcpy')} (from libSystem)\n{UNDEFINED.format(name)}\n")
-
-
 @pytest.mark.parametrize("name", ["_omp_get_max_threads", "__ZN8fourfold5causeEv", "_OBJC_CLASS_$_MTLDevices"])
-def test_other_undefined_symbols_are_refused(name: str) -> None:
+def test_undefined_symbols_but_the_cpp_librarys_are_refused(name: str) -> None:
+    of_library = ("__ZNSt3__112__next_primeEm", "__ZTVN10__cxxabiv117__class_type_infoE", "__ZdlPv")
+    metal_build.check_undefined("\n".join(UNDEFINED.format(each) for each in of_library))
     said = "\n".join(UNDEFINED.format(each) for each in ("__ZdlPv", name))
     with pytest.raises(Refused, match=f"no library for macOS has {re.escape(name)}$"):
         metal_build.check_undefined(said)
@@ -74,22 +66,15 @@ def test_other_undefined_symbols_are_refused(name: str) -> None:
         metal_build.check_undefined("")
 
 
-def test_selectors_are_read_from_their_section(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metal_build, "output", lambda *command: SECTION)
-    assert metal_build.selectors_of("libfourfold.dylib") == {"commandBuffer", "setLabel:"}
-
-
-@pytest.mark.parametrize("used", [set(), {"commandBuffer", "setByte:length:atIndex:"}])
-def test_a_selector_that_apple_does_not_have_is_refused(used: set, tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_selector_that_apple_does_not_have_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listed = tmp_path / "_metadata.py"
-    listed.write_text(LISTED.replace('b"', '"'))
     monkeypatch.setattr(metal_build.tools, "metal_metadata", lambda: listed)
-    right = {"commandBuffer", "setLabel:", "setBytes:length:atIndex:", "stringWithUTF8String:"}
-    monkeypatch.setattr(metal_build, "selectors_of", lambda library: right)
-    metal_build.check_selectors("libfourfold.dylib")
-    monkeypatch.setattr(metal_build, "selectors_of", lambda library: used)
-    with pytest.raises(Refused, match="PyObjC's Metal lists no selector " + "".join(used - right)):
-        metal_build.check_selectors("libfourfold.dylib")
+    monkeypatch.setattr(metal_build, "output", lambda *command: SECTION)
+    listed.write_text('r("MTLCommandBuffer", "label", {}); sel32or64("setBytes:length:atIndex:", "commandBuffer")')
+    metal_build.check_selectors(Path("libfourfold.dylib"))
+    listed.write_text('r("MTLCommandBuffer", "label", {}); sel32or64("setBytes:length:atIndex:", "commandBuffers")')
+    with pytest.raises(Refused, match="PyObjC's Metal lists no selector commandBuffer$"):
+        metal_build.check_selectors(Path("libfourfold.dylib"))
 
 
 def test_one_macos_is_the_oldest_everywhere() -> None:
@@ -100,12 +85,3 @@ def test_one_macos_is_the_oldest_everywhere() -> None:
     assert cmake.index("CMAKE_OSX_DEPLOYMENT_TARGET") < cmake.index("project(fourfold"), "it would come too late"
     metal = (ROOT / "cmake" / "metal.cmake").read_text()
     assert re.findall(r"set\(FOURFOLD_METAL_MACOS (\S+)\)", metal) == [backend_tools.MACOS]
-
-
-def test_each_systems_tool_repairs_its_wheels() -> None:
-    wheel, folder = Path("raw.whl"), Path("dist")
-    linux = repair_wheel.repairing(wheel, folder, "linux")
-    assert linux[:2] == ["auditwheel", "repair"] and "libtorch*.so*" in linux and linux[-1] != "--exclude"
-    macos = repair_wheel.repairing(wheel, folder, "darwin")
-    assert macos[0] == "delocate-wheel" and "--ignore-missing-dependencies" in macos
-    assert macos[macos.index("--exclude") + 1] == "libtorch" and macos[-1] == "raw.whl"

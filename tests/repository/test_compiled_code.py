@@ -8,7 +8,7 @@ import pytest
 import backend_tools
 import compiled_code
 import fourfold
-from backend_report import BACKENDS, HARDWARE, IN_REGISTERS, NOT_APPLICABLE, PROOFS, STEPPING, Refused, Report
+from backend_report import BACKENDS, HARDWARE, IN_REGISTERS, PROOFS, STEPPING, Refused, Report
 from machine import missing, tool
 
 KERNEL = """
@@ -59,15 +59,6 @@ def test_a_file_without_a_kernel_is_refused(tmp_path, cuobjdump):
         compiled_code.of_file(target, cuobjdump)
 
 
-def test_nothing_is_fetched_unless_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(backend_tools, "WORK", tmp_path)
-    monkeypatch.setattr(backend_tools, "nvcc_of_toolkit", lambda: None)
-    monkeypatch.setattr(backend_tools, "fetch", lambda *given: pytest.fail(f"fetches {given}"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(Refused, match="neither a CUDA toolkit has it"):
-        backend_tools.cuobjdump(fetch=False)
-
-
 def test_each_architecture_is_looked_at():
     """An error in the second image of a file is neither attributed to the first, nor lost."""
     sass = "arch = sm_75\n\tFunction : _Zk\n LDG R0, [R2] ;\n"
@@ -76,11 +67,6 @@ def test_each_architecture_is_looked_at():
     line = "  REG:64 STACK:{} SHARED:0 LOCAL:0 CONSTANT[0]:560"
     said = f"arch = sm_75\n Function _Zk:\n{line.format(0)}\narch = sm_90\n Function _Zk:\n{line.format(40)}"
     assert list(compiled_code.stacks(said)) == [(("_Zk", "sm_75"), 0), (("_Zk", "sm_90"), 40)]
-
-
-def test_the_table_has_it_for_nvidia_alone():
-    assert IN_REGISTERS in PROOFS and ("hip", IN_REGISTERS) in NOT_APPLICABLE
-    assert ("cuda", IN_REGISTERS) not in NOT_APPLICABLE
 
 
 def test_only_kernels_with_time_steps_must_do_without_local_memory():

@@ -25,7 +25,7 @@ INCLUDES = [word for folder in SOURCES for word in ("-I", folder)]
 BUILDS = {
     "warp32": ("-O1",),
     # Also with swapcontext, which other processors use to switch between GPU threads.
-    "warp64": ("-O0", "-DGPUSIM_WARP=64", "-DGPUSIM_UCONTEXT"),
+    "warp64": ("-O0", "-DGPUSIM_UCONTEXT"),
     "address": ("-O0", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     "thread": ("-O1", "-g1", "-fsanitize=thread"),
     "checked": ("-O1", "-g1", *simulated.CHECKED),
@@ -96,7 +96,8 @@ def selftest():
     def run(build, *cases, **environment):
         compile = partial(compile_all, build)
         program = simulated.built(f"selftest-{build}", "selftest", compile, SOURCES, BUILDS[build])
-        return call([program, *cases], **environment)
+        width = {"GPUSIM_WARP": "64"} if build == "warp64" else {}
+        return call([program, *cases], **width, **environment)
 
     return run
 
@@ -252,10 +253,17 @@ def test_limits_go_by_the_compute_capability(selftest, capability, fits):
     assert ("launch: invalid argument" in said) != fits
 
 
-def test_an_unknown_compute_capability_is_refused(selftest):
-    code, said = selftest("warp32", "capability", GPUSIM_CAPABILITY="9.9")
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("GPUSIM_CAPABILITY", "9.9", "which is none of 7.5, 8.0, 8.6, 8.9, 9.0, 12.0"),
+        ("GPUSIM_WARP", "48", "which is neither 32 nor 64"),
+    ],
+)
+def test_an_unknown_device_is_refused(selftest, name, value, why):
+    code, said = selftest("warp32", "capability", **{name: value})
     assert code < 0
-    assert said == "gpusim: GPUSIM_CAPABILITY is 9.9, which is none of 7.5, 8.0, 8.6, 8.9, 9.0, 12.0\n"
+    assert said == f"gpusim: {name} is {value}, {why}\n"
 
 
 def test_registers_are_taken_as_counted(selftest, tmp_path):
