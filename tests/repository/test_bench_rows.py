@@ -47,9 +47,9 @@ PROBLEMS = {
         for op, name in itertools.product(elementwise.TENSORS, ("float32", "bfloat16", "float16"))
     },
     **{f"few {op}": partial(elementwise.call_problem, op) for op in elementwise.TENSORS},
-    **{f"view {layout}": partial(elementwise.view_problem, *layout) for layout in elementwise.LAYOUTS},
+    **{f"{layout[1]} {layout[0]}": partial(elementwise.view_problem, *layout) for layout in elementwise.LAYOUTS},
     **{name: partial(pointwise.problem, function, 200) for name, function in (FUNCTIONS | OTHERS).items()},
-    **{f"strided {layout}": partial(pointwise.strided_problem, *layout) for layout in pointwise.LAYOUTS},
+    **{f"{layout[1]} {layout[0]}": partial(pointwise.strided_problem, *layout) for layout in pointwise.LAYOUTS},
     **{f"large {each.name}": partial(pointwise.large_problem, each) for each in pointwise.LARGE_FUNCTIONS},
 }
 
