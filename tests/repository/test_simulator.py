@@ -17,7 +17,7 @@ import simulated
 from machine import linux_only, missing, tool
 from once import made_once
 
-SIMULATORS = Path(__file__).parent / "simulators"
+SIMULATORS = simulated.SIMULATORS
 KERNELS = SIMULATORS / "kernels"
 SOURCES = (SIMULATORS / "gpusim", KERNELS)
 INCLUDES = [word for folder in SOURCES for word in ("-I", folder)]
