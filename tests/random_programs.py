@@ -77,10 +77,10 @@ class Generator:
         count = rng.randint(2 if self.reverses else 1, 4)
         most = 3000 if rng.random() < 0.15 else 600
         self.sizes = [rng.choice(SIZES) for _ in range(count)]
-        while len(self.sizes) > 1 and torch.tensor(self.sizes).prod() > 60 * most:
-            self.sizes[rng.randrange(count)] = rng.choice(SIZES[:6])
         if rng.random() < 0.2:
             self.sizes[-1] = rng.randint(1, most)
+        while len(self.sizes) > 1 and torch.tensor(self.sizes).prod() > 60 * most:
+            self.sizes[rng.randrange(count)] = rng.choice(SIZES[:6])
         self.outer = rng.randint(0, count - 1) if rng.random() < 0.7 else None
         # The first axis, which numbers the rows, is innermost in the memory of all tensors.
         self.is_reversed = count > 1 and (rng.random() < 0.15 or self.reverses)

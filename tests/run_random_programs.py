@@ -106,6 +106,12 @@ def sums() -> list[RandomProgram]:
     ]
 
 
+def is_exact(text: str) -> bool:
+    """Whether float64 has its own precision: none is converted from float32, whose elementary functions differ between
+    devices."""
+    return "to_float64" not in text and "sum_float64" not in text
+
+
 def differences(got: object, expected: object, exact: bool = True) -> list[str]:
     """exact: whether float64 has its own precision."""
     got, expected = (given if isinstance(given, tuple) else (given,) for given in (got, expected))
@@ -177,7 +183,8 @@ def main() -> None:
     wrong, results = [], []
     for (name, case), right in zip(cases.items(), expected, strict=True):
         results.append(Program(case.text, "simulated", service.number())(*map(on_device, case.arguments)))
-        wrong += [f"{name}: {what}\n{case.text}" for what in differences(results[-1], right, exact=not given.long)]
+        exact = is_exact(case.text) and not given.long
+        wrong += [f"{name}: {what}\n{case.text}" for what in differences(results[-1], right, exact)]
     if service.service.failures:
         sys.exit("\n".join(service.service.failures.values()))
     if given.bits:

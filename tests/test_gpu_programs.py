@@ -22,7 +22,7 @@ from fourfold.scanning import capture
 from machine import devices
 from nests import of_explained
 from random_programs import Generator
-from run_random_programs import NO_FLOAT64, differences, on_device
+from run_random_programs import NO_FLOAT64, differences, is_exact, on_device
 
 GPUS = [device for device in devices() if device != "cpu" and not programs.obstacle(device)]
 REQUIRED = os.environ.get("FOURFOLD_REQUIRE", "cpu")
@@ -66,9 +66,7 @@ def test_random_programs_are_as_interpreted(device: str, first: int) -> None:
         case = Generator(seed, types).program()
         expected = Program(case.text, "interpreted", 0)(*case.arguments)
         got = Program(case.text, "on_a_gpu", generator, place)(*(on_device(a, device) for a in case.arguments))
-        # A float64 that was computed in float32 is as exact as its elementary functions there.
-        exact = "to_float64" not in case.text
-        wrong += [f"seed {seed}: {what}\n{case.text}" for what in differences(got, expected, exact)]
+        wrong += [f"seed {seed}: {what}\n{case.text}" for what in differences(got, expected, is_exact(case.text))]
     assert not wrong, "\n".join(wrong)
 
 

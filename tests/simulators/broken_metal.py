@@ -52,6 +52,7 @@ MISTAKES = {
         "job.hidden_bias, job.output_weights, job.output_bias, job.hidden",
         "job.output_bias, job.output_weights, job.hidden_bias, job.hidden",
         "mlp-odd-float32-contiguous",
+        "of an allocation of",
     ),
     "an offset left out": Mistake(
         "encoder.mm",
