@@ -106,9 +106,12 @@ def on_device(context: Context) -> Runs:
 def on_cpu(context: Context) -> Runs:
     first, where = context.device.tests, context.device.where
     parts = [name for name, selected in first.items() if selected]
-    names = sorted(file.stem.removeprefix("test_") for file in (ROOT / "tests").glob("test_*.py"))
+    folders = ("tests", "tests/repository")
+    files = {
+        file.stem.removeprefix("test_"): file for name in folders for file in sorted((ROOT / name).glob("test_*.py"))
+    }
     runs = [(f"{name} on the CPU", [f"tests/test_{name}.py", "-k", f"not {where}"]) for name in parts]
-    return runs + [(name, [f"tests/test_{name}.py"]) for name in names if name not in first]
+    return runs + [(name, [str(file.relative_to(ROOT))]) for name, file in files.items() if name not in first]
 
 
 def run_tests(context: Context, runs: Runs) -> Iterator[Outcome]:

@@ -57,7 +57,7 @@ def answers(monkeypatch, *answered):
 def test_without_a_gpu_it_is_one_sentence(where):
     command = [sys.executable, str(ROOT / "scripts" / "check_gpu.py"), "--device", where]
     if where == "mps" and torch.backends.mps.is_available():
-        pytest.skip("this machine has it")
+        pytest.skip("this Mac has a GPU, on which check_gpu would run")
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.startswith("check_gpu: expected a") and done.stderr.count("\n") == 1
@@ -166,7 +166,7 @@ def test_a_proof_is_whole_only_after_every_run(device, context, monkeypatch):
     for step, whole in ((check_gpu.tests, False), (check_gpu.rest, True)):
         assert all(outcome.state == PASSED for outcome in step(context))
         assert json.loads(proof.read_text())["every_test_passed"] is whole
-    tested = {file.name for file in (ROOT / "tests").glob("test_*.py")}
+    tested = {file.name for name in ("tests", "tests/repository") for file in (ROOT / name).glob("test_*.py")}
     assert {Path(given[0]).name for _, given in check_gpu.on_device(context) + check_gpu.on_cpu(context)} == tested
 
 
