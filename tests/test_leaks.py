@@ -68,6 +68,17 @@ def test_operators(case: Case) -> None:
     expect_no_growth(trained(case.function, args))
 
 
+@pytest.mark.parametrize("layer", [fourfold.nn.LSTM, fourfold.nn.GRU, fourfold.nn.LLTM, fourfold.nn.LSTMCell])
+def test_layers_and_frozen_ones(layer: type[torch.nn.Module]) -> None:
+    x, module = torch.randn(3, 8), layer(8, 16).eval()
+    x = x if layer is fourfold.nn.LSTMCell else x[:, None]
+    expect_no_growth(trained(module, (x,)))
+    with torch.no_grad():
+        expect_no_growth(lambda: module(x))
+        fourfold.freeze(module)
+        expect_no_growth(lambda: module(x))
+
+
 def normalised(x: Tensor, w: Tensor) -> Tensor:
     return torch.softmax(torch.layer_norm(x @ w, (16,)).sin() * 2, -1)
 
