@@ -1,5 +1,5 @@
-"""Repeated calls use no more memory than one: of the C library's heap, where tensors and C++ objects are, and of Python's
-objects."""
+"""Repeated calls use no more memory than one: of the C library's heap, where tensors and C++ objects are, and of
+Python's objects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class Heap(ctypes.Structure):
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)
-        for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()
+        for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")
+        + ("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost")
     )
 
 
