@@ -4,6 +4,7 @@ paired ratios."""
 from __future__ import annotations
 
 import math
+import random
 import re
 import statistics
 import time
@@ -22,6 +23,7 @@ from fourfold.cli.timing import synchronize
 
 ENOUGH_REPEATS = 30
 SAMPLE_SECONDS = 5e-3  # long compared with the clock's resolution, short compared with a scheduler's interruptions
+UNTIMED = 2  # calls before each sample: the first calls after another row's find its data in the caches
 SLOW_SECONDS = 0.25  # a row with a longer iteration gets as many samples as fit SLOW_BUDGET
 SLOW_BUDGET, FEWEST_REPEATS = 2.0, 3
 MANY_BYTES = 2**28  # more than caches hold; writing it takes so long that the host can queue a whole call meanwhile
@@ -73,10 +75,8 @@ def beaten(samples: Mapping[str, Sequence[float]], ours: Sequence[float]) -> lis
 
 
 def in_turn(names: Sequence[str], repeat: int) -> list[str]:
-    """Starts with another name in each round, so that no row always finds the cache contents of the same
-    predecessor."""
-    first = repeat % len(names) if names else 0
-    return [*names[first:], *names[:first]]
+    """In a random order, the same for a round's number, so that no row always follows the same one."""
+    return random.Random(repeat).sample(names, len(names))
 
 
 def interleave(contenders: Mapping[str, Sample], repeats: int, warmup: int = 3) -> dict[str, dict[str, list[float]]]:
@@ -87,6 +87,7 @@ def interleave(contenders: Mapping[str, Sample], repeats: int, warmup: int = 3) 
         for name in in_turn(list(contenders), repeat):
             iterations, rounds = plans[name]
             if repeat < rounds:
+                contenders[name](UNTIMED)
                 for phase, seconds in contenders[name](iterations).items():
                     result[name].setdefault(phase, []).append(seconds)
     return result
@@ -109,27 +110,38 @@ def wall_seconds(call: Callable[..., Any], *arguments: Any) -> float:
     return time.perf_counter() - start
 
 
+class ThreadTime:
+    """An event's CPU time, of this thread: what other processes take of its time does not count."""
+
+    def record(self) -> None:
+        self.seconds = time.thread_time()
+
+    def elapsed_time(self, end: ThreadTime) -> float:
+        return (end.seconds - self.seconds) * 1e3
+
+
 class Clock:
     """Records events before and after work on the device and reads the time between them at the end. On the CPU no
-    cache is flushed: rows are measured warm."""
+    cache is flushed: rows are measured warm; with one thread, its CPU time is read."""
 
     def __init__(self, device: torch.device | str = "cpu"):
         self.device = torch.device(device)
         self.graphs = self.device.type == "cuda"  # whether calls can be captured in CUDA graphs
         self.scratch = None if self.device.type == "cpu" else scratch(self.device)
-        self.events: list[fourfold.Event] = []  # reused: creating an event takes longer than recording it
+        self.event: Callable[[], Any] = ThreadTime
+        self.events: list[Any] = []  # reused: creating an event takes longer than recording it
         self.marks = 0
 
-    def mark(self) -> fourfold.Event:
+    def mark(self) -> Any:
         """Valid until the next settle()."""
         if self.marks == len(self.events):
-            self.events.append(fourfold.Event(self.device))
+            self.events.append(self.event())
         event = self.events[self.marks]
         self.marks += 1
         event.record()
         return event
 
-    def seconds(self, pairs: Sequence[tuple[fourfold.Event, fourfold.Event]]) -> float:
+    def seconds(self, pairs: Sequence[tuple[Any, Any]]) -> float:
         """The sum over all pairs of events."""
         synchronize(self.device)
         return sum(start.elapsed_time(end) for start, end in pairs) * 1e-3
@@ -142,6 +154,9 @@ class Clock:
     def settle(self) -> None:
         """Every row starts in the same state: no pending work, none of its data in the device's cache."""
         self.marks = 0
+        is_thread = self.device.type == "cpu" and torch.get_num_threads() == 1
+        if is_thread != (self.event is ThreadTime):
+            self.event, self.events = ThreadTime if is_thread else partial(fourfold.Event, self.device), []
         self.flush()
         synchronize(self.device)
 

@@ -119,7 +119,8 @@ def largest_error(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
 
 def largest_norm(results: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
     """The largest ‖result - exact‖ / ‖exact‖, steadier than single elements where errors accumulate."""
-    return worst((wide(r, e) - e).norm() / (e.norm() or 1.0) for r, e in zip(results, exact, strict=True))
+    pairs = [(wide(r, e).double(), e.double()) for r, e in zip(results, exact, strict=True)]
+    return worst((r - e).norm() / (e.norm() or 1.0) for r, e in pairs)
 
 
 def wide(result: Tensor, exact: Tensor) -> Tensor:

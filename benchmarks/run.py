@@ -19,8 +19,9 @@ from benchmarks.targets import Outcome
 from fourfold.cli.timing import pinned_threads
 
 LEGEND = """
-Each row ran in turns with the others. spread: interquartile range; ratio: times as fast as the first row,
-or the one named under the table; the median over pairs of samples taken side by side."""
+Rows run in turns, in a random order, each after two untimed calls; on a CPU with one thread, times are CPU time.
+spread: interquartile range; ratio: times as fast as the first row, or the one named under the table: the median
+over pairs of samples taken side by side."""
 GPU_LEGEND = """\
 Timed with events; before each sample the GPU's cache is overwritten and nothing is in flight. A row's time is what its
 calls take from Python, one after the other: the host's time where the GPU waits for it. "cold cache": overwritten

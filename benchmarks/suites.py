@@ -22,6 +22,11 @@ OTHER_FUNCTIONS = (
     *("instance_norm_leaky_relu", "rgb_to_yuv", "total_variation", "lorenz_step", "quaternion_product"),
     *("fake_quantize", "causal_alibi", "token_shift", "side_by_side", "first_differences"),
 )
+CLASSES = (
+    *("rows of 2 to 8 columns", "rows of 9 to 24 columns", "rows of 25 to 128 columns", "rows of more columns"),
+    *("images and permutes", "stencils, scatters and pads", "sums within sums", "elementwise chains"),
+    "lists of small tensors",
+)
 MODELS = ("ViT", "GPT-2", "Llama", "ResNet", "ConvNeXt")
 FILES = ("ViT-B/16", "GPT-2", "LSTM", "demo")
 # times, against: the columns of docs/benchmarks.md. options: flags, each with its choices if it has any. source: the
@@ -235,6 +240,25 @@ in_all = no
 targets =
   random points of LSTM and GRU, median | torch.nn | | ≥ 2.5
   random points of LSTM and GRU, worst | torch.nn | | ≥ 0.95
+
+[classes]
+title = random functions by class
+times = random functions of nine classes of work, 100,000 and 1,000,000 elements, forward and trained, float32 and
+  bfloat16; lists each that is slower. Not in `all`
+against = torch.compile with Inductor, plain PyTorch
+options = --points --seed --elements ${on_cpu} --skip=inductor
+example = --points 3 --elements 100000
+in_all = no
+targets =
+  rows of 2 to 8 columns | torch.compile (Inductor) | | ≥ 1.3
+  rows of 9 to 24 columns | torch.compile (Inductor) | | ≥ 1.8
+  rows of 25 to 128 columns | torch.compile (Inductor) | | ≥ 1.5
+  rows of more columns | torch.compile (Inductor) | | ≥ 1.2
+  images and permutes | torch.compile (Inductor) | | ≥ 1.2
+  stencils, scatters and pads | torch.compile (Inductor) | | ≥ 1.3
+  sums within sums | torch.compile (Inductor) | | ≥ 1.7
+  elementwise chains | torch.compile (Inductor) | | ≥ 1.2
+  lists of small tensors | torch.compile (Inductor) | | ≥ 1.5
 
 [all]
 title = all of them but sweep, on the CPU

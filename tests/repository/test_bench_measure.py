@@ -13,7 +13,7 @@ from benchmarks.measure import Clock, seconds_per_call
 from benchmarks.problem import Contender
 from benchmarks.results import Comparison
 from benchmarks.targets import BACKWARD, BOTH, FORWARD, NO_GRAD, OURS, PLAIN
-from fourfold.cli.timing import with_float64
+from fourfold.cli.timing import pinned_threads, with_float64
 from machine import devices
 
 CELL_SIZES = {"batch_size": 4, "input_size": 3, "hidden_size": 5}
@@ -38,16 +38,20 @@ def test_statistics_of_samples():
     assert measure.beaten({"x": [1.0, 2.0], "y": [3.0, 3.0]}, [2.0, 4.0]) == ["0.50× of x"]
 
 
-def test_contenders_run_in_turns_and_the_first_changes(monkeypatch):
+def test_contenders_run_in_random_turns_after_untimed_calls(monkeypatch):
     monkeypatch.setattr(measure, "SAMPLE_SECONDS", 0)
     order = []
 
     def sample(name, seconds):
-        return lambda iterations: order.append(name) or {"forward": seconds * iterations}
+        return lambda iterations: order.append((name, iterations)) or {"forward": seconds * iterations}
 
-    measured = measure.interleave({"a": sample("a", 1.0), "b": sample("b", 2.0)}, repeats=3, warmup=1)
-    assert measured == {"a": {"forward": [1.0] * 3}, "b": {"forward": [2.0] * 3}}
-    assert order == list("aabb" + "abbaab")
+    measured = measure.interleave({"a": sample("a", 1.0), "b": sample("b", 2.0)}, repeats=20, warmup=1)
+    assert measured == {"a": {"forward": [1.0] * 20}, "b": {"forward": [2.0] * 20}}
+    turns = order[4:]
+    assert [iterations for _, iterations in turns] == [measure.UNTIMED, 1] * 40
+    names = [name for name, _ in turns[::2]]
+    rounds = {tuple(names[k : k + 2]) for k in range(0, 40, 2)}
+    assert rounds == {("a", "b"), ("b", "a")} and names == [name for name, _ in turns[1::2]]
 
 
 def test_a_slow_contender_takes_part_in_the_first_rounds(monkeypatch):
@@ -59,7 +63,15 @@ def test_a_slow_contender_takes_part_in_the_first_rounds(monkeypatch):
 
     measured = measure.interleave({"fast": sample("fast", 1e-3), "slow": sample("slow", 0.5)}, repeats=10, warmup=2)
     assert {name: len(samples["x"]) for name, samples in measured.items()} == {"fast": 10, "slow": 4}
-    assert counts == {"slow": [1] * 5, "fast": [1, 5, 5, *[25] * 10]}
+    assert counts == {"slow": [1, *[measure.UNTIMED, 1] * 4], "fast": [1, 5, 5, *[measure.UNTIMED, 25] * 10]}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_one_threads_time_is_its_cpu_time(threads):
+    clock = measure.Clock()
+    with pinned_threads(threads):
+        seconds = seconds_per_call(clock, lambda: time.sleep(0.05), 1)
+    assert seconds < 0.025 if threads == 1 else seconds >= 0.05
 
 
 def test_one_rows_trouble_leaves_the_others_their_figures(task, capsys, monkeypatch):

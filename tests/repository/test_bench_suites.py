@@ -1,6 +1,7 @@
 """The table of suites: its command line, its targets, and suites from end to end."""
 
 import json
+import random
 import subprocess
 import sys
 from functools import partial
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 import fourfold
-from benchmarks import cold, elementwise, models, pointwise, recurrent, scan, scan_memory, suites, sweep
+from benchmarks import classes, cold, elementwise, models, pointwise, recurrent, scan, scan_memory, suites, sweep
 from benchmarks.__main__ import main
+from benchmarks.class_functions import CLASSES, Drawn
 from benchmarks.problem import PRECISIONS
 from benchmarks.processes import Ended
 from benchmarks.recurrent import named
@@ -182,6 +184,26 @@ def test_suites_of_processes_from_end_to_end(capsys, tmp_path):
     points = [point for _, point in zip(range(3), sweep.draw(1, [1]), strict=False)][1:]
     figures = contents["results"][0]["figures"]  # a part is the same as in the whole
     assert [figure["hidden_size"] for figure in figures] == [point.hidden_size for point in points]
+
+
+def test_classes_from_end_to_end(capsys, tmp_path):
+    """Two functions of each class, whose values are checked."""
+    contents, _ = contents_of(capsys, tmp_path, "classes --quick --repeats 1 --elements 3000")
+    assert [result["title"] for result in contents["results"]] == list(CLASSES) == list(suites.CLASSES)
+    for result in contents["results"]:
+        words = dict.fromkeys(figure["words"] for figure in result["figures"])
+        drawn = random.Random(f"{classes.SEED} {result['title']}")
+        assert next(iter(words)) == CLASSES[result["title"]](drawn).words  # the same for a seed
+        assert all(figure["of_eager"] > 0 for figure in result["figures"]), result["notes"]
+
+
+def test_a_wrong_value_of_a_class_is_not_timed(monkeypatch):
+    drawn = Drawn("sin", torch.sin, lambda elements, generator: (torch.ones(elements),), 1)
+    compile = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda call, backend: compile(lambda x: call(x) * 1.01, backend=backend))
+    request = Request("classes", repeats=1, skip={"inductor"})
+    (found,) = classes.measure("elementwise chains", drawn, 100, "float32", request)
+    assert found.wrong and "WRONG" in found.reason and classes.report("elementwise chains", [found]).wrong
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the neighbour and the quota need Linux")
