@@ -117,14 +117,18 @@ class VectorBody:
 
     def write(self, places: list[Operand], mask: Ref | None, chain: Ref | None) -> None:
         """Writes several vectors, operation by operation: a processor overlaps the same operation on several vectors,
-        but not several operations on one, each of which waits for the one before."""
-        known: list[dict[Value, Operand]] = [dict(self.splats) for _ in places]
-        for value in self.values:
-            for copy, k in enumerate(places):
-                if value not in known[copy]:
-                    known[copy][value] = self.vector(value, known[copy], k, mask)
-        for copy, k in enumerate(places):
-            self.write_results(known[copy], k, copy, mask, chain)
+        but not several operations on one, each of which waits for the one before. More of them than copies would not
+        fit its registers."""
+        copies = list(enumerate(places))
+        for first in range(0, len(copies), self.copies):
+            some = copies[first : first + self.copies]
+            known: dict[int, dict[Value, Operand]] = {copy: dict(self.splats) for copy, _ in some}
+            for value in self.values:
+                for copy, k in some:
+                    if value not in known[copy]:
+                        known[copy][value] = self.vector(value, known[copy], k, mask)
+            for copy, k in some:
+                self.write_results(known[copy], k, copy, mask, chain)
 
     def write_results(
         self, known: dict[Value, Operand], k: Operand, copy: int, mask: Ref | None, chain: Ref | None
@@ -142,9 +146,8 @@ class VectorBody:
                 self.store(slots[0], known[slots[0].value], k, mask)
             else:
                 vectors = tuple(known[slot.value] for slot in slots)
-                offset = self.writer.index("*", k, len(slots))
-                pointer = self.place.pointers[slots[0].index]
-                self.writer.body.append(StoreRows(vectors, pointer, offset, slots[0].kind, mask))
+                pointer, stride = self.place.pointers[slots[0].index], Constant(len(slots), INT64)
+                self.writer.body.append(StoreRows(vectors, pointer, k, stride, slots[0].kind, mask))
 
     def vector(self, value: Value, known: dict[Value, Operand], k: Operand, mask: Ref | None) -> Ref:
         name = self.schedule.name(value)

@@ -10,15 +10,13 @@ from fourfold import _C
 @dataclass(frozen=True, slots=True)
 class Level:
     """name: of its archive of bitcode. lanes: of a vector of float32. has_byte_masks: whether it has masked loads and
-    stores of 8-bit and 16-bit elements. processor, features: LLVM's names of what nests may use. has_jit_link: whether
-    JITLink loads the code. It keeps an object's sections together, as Arm's addresses need: they reach 4 GB."""
+    stores of 8-bit and 16-bit elements. processor, features: LLVM's names of what nests may use."""
 
     name: str
     lanes: int
     has_byte_masks: bool
     processor: str
     features: str
-    has_jit_link: bool = False
 
 
 AVX2 = Level("avx2", 8, False, "haswell", "+avx2,+fma,+f16c,+bmi,+bmi2")
@@ -29,7 +27,7 @@ AVX512 = Level(
     "skylake-avx512",
     "+avx512f,+avx512bw,+avx512vl,+avx512dq,+avx2,+fma,+f16c,+bmi,+bmi2,-prefer-256-bit",
 )
-NEON = Level("neon", 4, False, "generic", "+neon", has_jit_link=True)
+NEON = Level("neon", 4, False, "generic", "+neon")
 
 # By the library's names of its levels. Those that add products of bfloat16 have the nests of AVX-512. The default level
 # is NEON on Arm; on x86-64 it has no vectors.

@@ -25,8 +25,10 @@ class Compiler:
     """Compiles for a CPU level of this machine or another one. functions: the level's vector functions as bitcode."""
 
     def __init__(self, level: Level, triple: str, functions: Mapping[str, bytes]):
+        # Constants are operands relative to the code: with the model for code anywhere in memory, LLVM's default here,
+        # each took two instructions and a register.
         self.machine = llvm.Target.from_triple(triple).create_target_machine(
-            cpu=level.processor, features=level.features, opt=1, reloc="pic", codemodel="jitdefault"
+            cpu=level.processor, features=level.features, opt=1, reloc="pic", codemodel="small"
         )
         self.functions = functions
         self.lock = threading.Lock()
@@ -81,7 +83,8 @@ class Engine(Compiler):
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         super().__init__(level, llvm.get_process_triple(), bitcode.functions(level))
-        self.jit = llvm.create_lljit_compiler(self.machine, use_jit_link=level.has_jit_link)
+        # JITLink keeps an object's sections together, as the small model needs.
+        self.jit = llvm.create_lljit_compiler(self.machine, use_jit_link=True)
         self.addresses: Mapping[str, int] = _C.vector_functions() | {TRANSPOSE: _C.transpose_tile()}
         self.count = itertools.count()
         keep_for_good(self.jit)
