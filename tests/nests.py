@@ -46,6 +46,18 @@ SHORT = (
     "output q float64 [a c b]\noutput q1 float64 [a b]\noutput h boolean [a b]\noutput v float32 [c a b]\n"
 )
 
+# Rows of a fixed number of columns: several stages, kept values, all levels and kinds of reductions.
+OF_FIXED_COLUMNS = (
+    "x: float32 = input float32 [a b c]\ny: float32 = input bfloat16 [a 1 c]\nw: float32 = input float16 [c]\n"
+    "r: float32 = input float32 [1 b 1]\nt: boolean = input boolean [a b 1]\nk: float64 = number\n"
+    "u: float32 = mul x y\nv: float32 = add u w\nq: float32 = add v r\nm: float32 = amax q\nd: float32 = sub q m\n"
+    "e: float32 = exp d\ns: float32 = sum e\np: float32 = div e s\nf: float64 = sum_float64 p\nn: float64 = mul f k\n"
+    "f32: float32 = to_float32 n\nz: float32 = where t f32 m\no: float32 = sub p z\nl: float32 = sin o\n"
+    "g: boolean = gt l r\nh: boolean = any g\ni: float32 = prod l\nj: float32 = where h i z\n"
+    "output l float32 [a b c]\noutput d float16 [a b c]\noutput j float32 [a b]\noutput h boolean [a b]\n"
+    "output n float64 [b a]\noutput k float64 []\n"
+)
+
 # Rows side by side in memory: several stages, values kept for the row, all kinds of reductions and levels.
 OF_CHANNELS = (
     f"{HEAD}axes n=x.0 r=x.2 | c=x.1\nx: float32 = input float32 [n c r]\ny: float32 = input bfloat16 [n c r]\n"

@@ -28,8 +28,10 @@ constexpr int64_t fewest_of_chunk = 1024;
 constexpr int64_t most_panel_rows = 32;
 constexpr int64_t most_panel_columns = 256;     // if a row can be split
 constexpr int64_t most_panel_elements = 1 << 17;
-// Rows are short if they have at most this many columns and there are at least this many along one axis.
-constexpr int64_t most_short_columns = 16;
+// Rows are short if they have at most so many columns and there are at least so many along one axis.
+constexpr int64_t most_short_columns = 24;   // of a row with reductions
+constexpr int64_t most_fixed_columns = 256;  // of a row whose number of columns is known to its nest
+constexpr int64_t most_short_elements = 16;  // of an innermost axis
 constexpr int64_t fewest_short_rows = 16;
 // Threads share rows side by side in multiples of a cache line of float32, which is a multiple of a vector's lanes.
 constexpr int64_t rows_of_line = 16;
@@ -139,7 +141,7 @@ Loops::Loops(const Program& program, const Schedule& schedule, const std::vector
   }
   find_transposed_axis();
   layout_ = static_cast<char>(split_) + std::to_string(row_axes_);
-  const bool has_columns = split_ == Split::short_rows || (steps != nullptr && split_ == Split::rows);
+  const bool has_columns = split_ == Split::short_rows || (split_ == Split::rows && (steps != nullptr || has_few_columns()));
   if (has_columns) layout_ += 'x' + std::to_string(columns_);
   if (transposed_ != no_axis) layout_ += 't' + std::to_string(transposed_);
   for (size_t t = 0; t < strides.size(); ++t) {
@@ -220,12 +222,20 @@ bool Loops::can_stream(const program::Tensor* inputs, const program::Tensor* out
   });
 }
 
+// Whether a nest may be for this number of columns alone, because the program has no other one.
+bool Loops::has_few_columns() const {
+  const auto first = program_.axes.begin() + program_.outer;
+  const bool is_static = std::all_of(first, program_.axes.end(), [](const program::Axis& axis) { return axis.input < 0; });
+  return is_static && columns_ <= most_fixed_columns && sizes_.size() == row_axes_ + 1;
+}
+
 // Chooses short_rows if there are few columns along one axis, and more rows than a vector has lanes.
 void Loops::find_short_rows() {
   const bool has_column_sums = !schedule_.column_sums.empty();
   const int64_t columns = sizes_.back(), rows = sizes_.size() > 1 ? sizes_[sizes_.size() - 2] : 1;
   const bool is_one_axis = !program_.has_rows || sizes_.size() == row_axes_ + 1;
-  if (has_column_sums || !is_one_axis || columns < 1 || columns > most_short_columns || rows < fewest_short_rows) return;
+  const int64_t most = program_.has_rows ? most_short_columns : most_short_elements;
+  if (has_column_sums || !is_one_axis || columns < 1 || columns > most || rows < fewest_short_rows) return;
   split_ = Split::short_rows;
   row_axes_ = sizes_.size() - 1;
   rows_ = rows_ * columns_ / columns;

@@ -33,7 +33,8 @@ class Loops {
   // Such as "r1:n1,01,n1": the split, the number of row axes, and for each tensor, inputs first, the stride class of
   // each axis: 0, 1 or n (another). Along the innermost axis strides from 2 to 8 are written as digits, and = is stride
   // 1 of an output with non-temporal stores. d is a column axis that is mergeable with the next one for this tensor.
-  // Short rows, "s1x4:c1,01", also have their number of columns, and c marks a row stride of that number. "t" and a
+  // Short rows, "s1x4:c1,01", also have their number of columns, and c marks a row stride of that number; so do rows,
+  // "r1x48:n1,01", of few columns that the program fixes. "t" and a
   // number follow if tensors are transposed: contiguous along that axis but not along the innermost one. A loop over
   // steps has program::steps_text() and a slash as a prefix.
   const std::string& layout() const { return layout_; }
@@ -61,6 +62,7 @@ class Loops {
   // Rows that one thread takes at least, and how many such parts there are.
   int64_t rows_of_part() const;
   int64_t row_parts() const;
+  bool has_few_columns() const;
   void find_short_rows();
   void find_rows_side_by_side();
   bool is_interleaved(size_t axis, size_t tensor) const;

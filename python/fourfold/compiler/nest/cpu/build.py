@@ -8,7 +8,9 @@ from contextlib import contextmanager
 
 from fourfold.compiler.ir.dtypes import BOOLEAN, INT32, INT64
 from fourfold.compiler.ir.values import Program, Value
+from fourfold.compiler.nest.cpu import groups
 from fourfold.compiler.nest.cpu.builder import REDUCTION_BLOCK, SLACK, fixed_bytes, transposed_slots
+from fourfold.compiler.nest.cpu.groups import Groups
 from fourfold.compiler.nest.cpu.odometer import Odometer
 from fourfold.compiler.nest.cpu.short_rows import ShortRows
 from fourfold.compiler.nest.cpu.side_by_side import SideBySide
@@ -46,10 +48,14 @@ def build(program: Program, layout: Layout, lanes: int) -> Nest:
         functions = [None, Shared("elements", schedule, layout, lanes).numbers()]
     elif layout.split == ELEMENTS:
         functions.append(Shared("elements", schedule, layout, lanes).elements())
-    elif layout.split == SHORT_ROWS and ShortRows.suits(schedule, layout):
+    elif layout.split == SHORT_ROWS and ShortRows.suits(schedule, layout, lanes):
         functions.append(ShortRows("short_rows", schedule, layout, lanes).short_rows())
     elif layout.split == SIDE_BY_SIDE:
         functions.append(SideBySide("side_by_side", schedule, layout, lanes).side_by_side())
+    elif groups.suits(schedule, layout, lanes):
+        functions.append(Groups("rows", schedule, layout, lanes).grouped())
+        rows = groups.rows_of_group(schedule, layout, lanes)
+        return Nest(functions, lanes, groups.bytes_of_group(schedule, layout, lanes), rows * schedule.bytes_of_column)
     elif layout.steps is not None and layout.transposed is not None:
         functions.append(StepsSideBySide("rows", schedule, layout, lanes).short_rows())
     elif layout.split in (ROWS, SHORT_ROWS):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from fourfold.compiler.ir.dtypes import BOOLEAN, INT64
 from fourfold.compiler.ir.folding import REDUCTIONS
 from fourfold.compiler.ir.values import Value
+from fourfold.compiler.nest.cpu import groups
 from fourfold.compiler.nest.cpu.builder import CHAINS, Builder
 from fourfold.compiler.nest.cpu.odometer import Odometer
-from fourfold.compiler.nest.ir.layout import BROADCAST, ROW_BY_ROW, UNIT, Layout
+from fourfold.compiler.nest.cpu.vectors import EXPENSIVE
+from fourfold.compiler.nest.ir.layout import BROADCAST, ROW_BY_ROW, STRIDED, UNIT, Layout
 from fourfold.compiler.nest.ir.loops import BEGIN, END, Constant, Function, Operand, Ref, Store, StoreRows
-from fourfold.compiler.nest.ir.schedule import ELEMENT, NUMBER, Schedule, Slot, identity, total_type
+from fourfold.compiler.nest.ir.schedule import ELEMENT, NUMBER, Schedule, Slot, cost, identity, total_type
 
 
 class ShortRows(Builder):
@@ -18,8 +20,14 @@ class ShortRows(Builder):
     MOST_OPERATIONS = 400  # of all columns together
 
     @classmethod
-    def suits(cls, schedule: Schedule, layout: Layout) -> bool:
-        return len(schedule.values) * layout.columns <= cls.MOST_OPERATIONS
+    def suits(cls, schedule: Schedule, layout: Layout, lanes: int) -> bool:
+        """Rows with a reduction are as fast in groups, and compiled sooner, if their columns fill vectors, or if the
+        shuffles take longer than the operations."""
+        if len(schedule.values) * layout.columns > cls.MOST_OPERATIONS:
+            return False
+        is_heavy = cost(schedule.values) >= EXPENSIVE
+        fills = layout.columns >= lanes and (layout.columns % lanes == 0 and layout.columns > lanes or not is_heavy)
+        return not fills or not groups.suits(schedule, layout, lanes)
 
     def short_rows(self) -> Function:
         writer, axis = self.writer, self.layout.rows - 1
@@ -114,11 +122,11 @@ class ShortRows(Builder):
         slot, columns = self.schedule.inputs[value.attribute], self.layout.columns
         pointer, masks = self.pointers[slot.index], () if mask is None else (mask,)
         of_row, of_column = self.classes(value)
-        if (of_row, of_column) == (ROW_BY_ROW, UNIT):
-            offset = self.writer.index("*", k, columns)
+        if self.has_rows(slot):
+            stride = self.row_stride(slot)
             return [
                 self.writer.let(
-                    "load_column", value.type, pointer, offset, *masks,
+                    "load_column", value.type, pointer, k, stride, *masks,
                     lanes=self.lanes, attribute=(slot.kind, column, columns), name=self.schedule.name(value),
                 )
                 for column in range(columns)
@@ -138,13 +146,22 @@ class ShortRows(Builder):
             )
         return found * (columns // len(found))
 
+    def has_rows(self, slot: Slot) -> bool:
+        """Whether a row's elements are contiguous, and the rows apart."""
+        of_row, of_column = self.layout.strides[slot.index][self.axis :]
+        is_apart = of_row in (ROW_BY_ROW, STRIDED) and self.layout.columns > 1
+        return slot.level == ELEMENT and of_column == UNIT and is_apart
+
+    def row_stride(self, slot: Slot) -> Operand:
+        is_dense = self.layout.strides[slot.index][self.axis] == ROW_BY_ROW
+        return Constant(self.layout.columns, INT64) if is_dense else self.strides[slot.index, self.axis]
+
     def store(self, slot: Slot, vectors: list[Operand], k: Operand, mask: Ref | None) -> None:
         pointer, columns = self.pointers[slot.index], self.layout.columns
-        of_row, of_column = self.layout.strides[slot.index][self.axis :]
+        of_row = self.layout.strides[slot.index][self.axis]
         body = self.writer.body
-        if (of_row, of_column) == (ROW_BY_ROW, UNIT):
-            offset = self.writer.index("*", k, columns)
-            body.append(StoreRows(tuple(vectors), pointer, offset, slot.kind, mask))
+        if self.has_rows(slot):
+            body.append(StoreRows(tuple(vectors), pointer, k, self.row_stride(slot), slot.kind, mask))
             return
         stride = None if of_row == UNIT else self.strides[slot.index, self.axis]
         for column in range(columns if slot.level == ELEMENT else 1):
@@ -157,10 +174,13 @@ class ShortRows(Builder):
         if value.op == "sum_float64":
             fours, own = len(columns) // (CHAINS * self.lanes), [columns[k :: self.lanes] for k in range(self.lanes)]
             return self.of_quarters(self.folded(value, [self.wide_sum(each, fours) if each else None for each in own]))
-        lanes: list[Operand | None] = [None] * self.lanes
+        chains: list[list[Operand | None]] = [[None] * self.lanes for _ in range(CHAINS)]
+        group, whole = CHAINS * self.lanes, len(columns) // self.lanes * self.lanes
         for column, vector in enumerate(columns):
+            lanes = chains[column % group // self.lanes if column < whole else CHAINS - 1]
             lanes[column % self.lanes] = self.both(value.op, lanes[column % self.lanes], vector)
-        return self.folded(value, lanes)
+        first, second = ([self.both(value.op, *both) for both in zip(*chains[k : k + 2], strict=True)] for k in (0, 2))
+        return self.folded(value, [self.both(value.op, *both) for both in zip(first, second, strict=True)])
 
     def folded(self, value: Value, lanes: list[Operand | None]) -> Ref:
         """A reduction's result from what its lanes hold, None for nothing."""

@@ -40,8 +40,9 @@ class Steps:
 @dataclass(frozen=True, slots=True)
 class Layout:
     """split: how threads split the work. rows: how many leading axes number the rows. strides: for each tensor, inputs
-    first, the class of its stride along each axis. columns: how many short rows have. transposed: the axis along
-    which tensors are contiguous that aren't contiguous along the innermost one. steps: None without such a loop."""
+    first, the class of its stride along each axis. columns: how many a row has, if the nest is for this number alone.
+    transposed: the axis along which tensors are contiguous that aren't contiguous along the innermost one. steps: None
+    without such a loop."""
 
     split: str
     rows: int

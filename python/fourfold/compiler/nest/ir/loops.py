@@ -42,12 +42,14 @@ class Let:
     load: a number or a vector of a kind (attribute) at an address and an offset; a third operand is a mask of the lanes
         to load
     load_strided: likewise; the last operand is the distance between lanes, in elements
-    load_column: one column of dense rows that follow one another, at the first row's address and offset; the attribute
-        is (kind, column, columns)
+    load_column: one column of as many rows as there are lanes, at the address of the first row's first column, the
+        row's index, the distance between rows, and perhaps a mask; the attribute is (kind, column, columns)
     splat: a vector of one number
     mask: the first lanes, as many as the operand
     select: the whole second or third operand, by a scalar boolean
     fold: a reduction (attribute) of a vector's lanes, by halves, in the result's type
+    fold_rows: that of as many vectors as there are lanes, one after another at an address; the attribute is the
+        reduction and the vectors' type
     get: a variable's value
 
     and, in grids, whose threads run the same function:
@@ -80,14 +82,19 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class StoreRows:
-    """Stores rows that follow one another, each with one element of every column's vector; with a mask, as many rows as
-    it has set lanes."""
+    """Stores rows, each with one element of every column's vector, at the address of the first row's first column, the
+    row's index, and the distance between rows; with a mask, as many rows as it has set lanes."""
 
     columns: tuple[Operand, ...]
     pointer: Ref
-    offset: Operand
+    row: Operand
+    stride: Operand
     kind: str
     mask: Ref | None = None
+
+    @property
+    def is_dense(self) -> bool:
+        return self.stride == Constant(len(self.columns), INT64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +165,7 @@ def operands(statement: Statement) -> tuple[Operand | None, ...]:
     if isinstance(statement, Store):
         return statement.value, statement.pointer, statement.offset, statement.mask, statement.stride
     if isinstance(statement, StoreRows):
-        return *statement.columns, statement.pointer, statement.offset, statement.mask
+        return *statement.columns, statement.pointer, statement.row, statement.stride, statement.mask
     if isinstance(statement, Transpose):
         to, source = (statement.to, statement.to_step), (statement.source, statement.source_step)
         return *to, *source, statement.rows, statement.columns

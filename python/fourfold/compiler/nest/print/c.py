@@ -262,9 +262,10 @@ class Printer:
     def print_storerows(self, store: StoreRows, body: list[Statement]) -> None:
         mask = None if store.mask is None else self.value(store.mask).code
         columns = [(self.value(vector).code, vector.lanes) for vector in store.columns]
-        first = self.place(store.pointer, store.offset, store.kind)
+        stride = self.index(store.stride)
+        first = self.place(store.pointer, store.row, store.kind, stride)
         for column, (value, lanes) in enumerate(columns):
-            self.emit(self.dialect.store(first.moved(column), value, lanes, mask, str(len(columns))))
+            self.emit(self.dialect.store(first.moved(column), value, lanes, mask, stride.code))
 
     def print_prefetch(self, ahead: Prefetch, body: list[Statement]) -> None:
         self.emit(f"{call('prefetch', self.place(ahead.pointer, ahead.offset, ahead.kind).address.code)};")
@@ -343,10 +344,18 @@ class Printer:
         return self.dialect.load(place, let.result.lanes, given, stride.code)
 
     def let_load_column(self, let: Let) -> Expression:
-        pointer, offset, *mask = let.operands
-        kind, column, columns = let.attribute
-        given = self.value(mask[0]).code if mask else None
-        return self.dialect.load(self.place(pointer, offset, kind).moved(column), let.result.lanes, given, str(columns))
+        pointer, row, by, *mask = let.operands
+        kind, column, _ = let.attribute
+        given, stride = self.value(mask[0]).code if mask else None, self.index(by)
+        place = self.place(pointer, row, kind, stride)
+        return self.dialect.load(place.moved(column), let.result.lanes, given, stride.code)
+
+    def let_fold_rows(self, let: Let) -> Expression:
+        op, type = let.attribute
+        pointer = self.value(let.operands[0])
+        return Expression(
+            f"fold_rows<{type}>({pointer.code}, [](auto v) {{ return fold_{op}(v); }})", ATOM, pointer.reads
+        )
 
     def let_fold(self, let: Let) -> Expression:
         return self.call(f"fold_{let.attribute}", let.operands)

@@ -6,7 +6,7 @@ from fourfold.compiler.nest.ir.levels import Level
 from fourfold.compiler.nest.ir.loops import Assign, Let, Loop, Nest, Ref, Statement, Variable, When
 from fourfold.compiler.nest.ir.schedule import COMBINED
 from fourfold.compiler.nest.print.llvm_lines import INDEX, MEMORY, TYPES, vector
-from fourfold.compiler.nest.print.llvm_memory import Memory
+from fourfold.compiler.nest.print.llvm_rows import Rows
 
 
 def print_nest(nest: Nest, target: Level) -> str:
@@ -16,7 +16,7 @@ def print_nest(nest: Nest, target: Level) -> str:
     return "\n".join([*declared, *texts, ""])
 
 
-class Printer(Memory):
+class Printer(Rows):
     def text(self) -> str:
         self.print(self.function.body)
         head = f"define void @{self.function.name}(i64 %begin, i64 %end, ptr %arguments, ptr %scratch) nounwind {{"

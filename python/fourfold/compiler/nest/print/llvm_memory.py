@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from fourfold.compiler.ir.dtypes import INT64
-from fourfold.compiler.nest.ir.loops import Constant, Let, Operand, Prefetch, Store, StoreRows, Transpose
+from fourfold.compiler.nest.ir.loops import Constant, Let, Operand, Prefetch, Store, Transpose
 from fourfold.compiler.nest.ir.schedule import SIZES
 from fourfold.compiler.nest.print.llvm_lines import MEMORY, TYPES, mangled, vector_of
 from fourfold.compiler.nest.print.llvm_operations import Operations
@@ -27,6 +25,8 @@ class Memory(Operations):
         place, type = self.place(pointer, offset, kind), vector_of(MEMORY[kind], lanes)
         if not mask:
             loaded = self.temporary(f"load {type}, ptr {place}, align {SIZES[kind]}")
+        elif isinstance(self.left[mask[0].name], Constant):
+            loaded = self.load_part(place, kind, self.left[mask[0].name].value, lanes)
         elif SIZES[kind] < 4 and not self.target.has_byte_masks:
             memory = self.alloca(type, 64)
             self.copy(memory, place, mask[0], kind)
@@ -114,6 +114,8 @@ class Memory(Operations):
             )
             self.emit(f"store {type} {value}, ptr {place}, {streamed}")
             self.streams |= store.is_streamed
+        elif isinstance(self.left[store.mask.name], Constant):
+            self.store_part(value, place, kind, self.left[store.mask.name].value, lanes)
         elif size < 4 and not self.target.has_byte_masks:
             memory = self.alloca(type, 64)
             self.emit(f"store {type} {value}, ptr {memory}, align 64")
@@ -123,6 +125,38 @@ class Memory(Operations):
             name = f"llvm.masked.store.v{lanes}{mangled(MEMORY[kind])}.p0"
             self.call(name, "void", (type, value), (f"ptr align {size}", place), mask)
         return None
+
+    def load_part(self, place: str, kind: str, count: int, lanes: int) -> str:
+        """Loads the first lanes; the others are zero. Without masks, two loads overlap."""
+        memory, type = MEMORY[kind], vector_of(MEMORY[kind], lanes)
+        if SIZES[kind] >= 4 or self.target.has_byte_masks:
+            mask = (vector_of("i1", lanes), first_lanes(count, lanes))
+            name = f"llvm.masked.load.v{lanes}{mangled(memory)}.p0"
+            return self.call(name, type, (f"ptr align {SIZES[kind]}", place), mask, (type, "zeroinitializer"))
+        half = 1 << (count.bit_length() - 1)
+        parts = [self.temporary(f"load <{half} x {memory}>, ptr {place}, align {SIZES[kind]}")]
+        if count > half:
+            at = self.temporary(f"getelementptr inbounds {memory}, ptr {place}, i64 {count - half}")
+            parts.append(self.temporary(f"load <{half} x {memory}>, ptr {at}, align {SIZES[kind]}"))
+        held = [*range(half), *range(count - half, count)]
+        chosen = ", ".join(f"i32 {held.index(k) if k < count else 'poison'}" for k in range(lanes))
+        own = f"<{half} x {memory}>"
+        return self.temporary(f"shufflevector {own} {parts[0]}, {own} {parts[-1]}, <{lanes} x i32> <{chosen}>")
+
+    def store_part(self, value: str, place: str, kind: str, count: int, lanes: int) -> None:
+        """Stores the first lanes. Two stores overlap where masks are slow."""
+        memory, type = MEMORY[kind], vector_of(MEMORY[kind], lanes)
+        if self.target.has_byte_masks:
+            mask = (vector_of("i1", lanes), first_lanes(count, lanes))
+            name = f"llvm.masked.store.v{lanes}{mangled(memory)}.p0"
+            self.call(name, "void", (type, value), (f"ptr align {SIZES[kind]}", place), mask)
+            return
+        half = 1 << (count.bit_length() - 1)
+        for first in dict.fromkeys((0, count - half)):
+            chosen = ", ".join(f"i32 {k}" for k in range(first, first + half))
+            part = self.temporary(f"shufflevector {type} {value}, {type} poison, <{half} x i32> <{chosen}>")
+            at = self.temporary(f"getelementptr inbounds {memory}, ptr {place}, i64 {first}")
+            self.emit(f"store <{half} x {memory}> {part}, ptr {at}, align {SIZES[kind]}")
 
     def scatter(self, store: Store, value: str) -> None:
         lanes, kind = store.value.lanes, store.kind
@@ -136,54 +170,6 @@ class Memory(Operations):
             (vector_of("i1", lanes), mask),
         )
 
-    def let_load_column(self, let: Let) -> str:
-        pointer, offset, *mask = let.operands
-        kind, column, columns = let.attribute
-        lanes = let.result.lanes
-        key = (pointer, offset, kind)
-        if key not in self.rows_loaded:
-            self.rows_loaded[key] = self.load_rows(pointer, offset, kind, lanes, columns, mask)
-        wide = self.rows_loaded[key]
-        chosen = ", ".join(f"i32 {row * columns + column}" for row in range(lanes))
-        type = vector_of(MEMORY[kind], lanes * columns)
-        loaded = self.temporary(f"shufflevector {type} {wide}, {type} poison, <{lanes} x i32> <{chosen}>")
-        return self.widened(loaded, kind, lanes)
-
-    def load_rows(
-        self, pointer: Operand, offset: Operand, kind: str, lanes: int, columns: int, mask: Sequence[Operand]
-    ) -> str:
-        place, type = self.place(pointer, offset, kind), vector_of(MEMORY[kind], lanes * columns)
-        if not mask:
-            return self.temporary(f"load {type}, ptr {place}, align {SIZES[kind]}")
-        memory = self.alloca(type, 64)
-        self.copy(memory, place, mask[0], kind, columns)
-        return self.temporary(f"load {type}, ptr {memory}, align 64")
-
-    def print_storerows(self, store: StoreRows) -> None:
-        columns, kind = len(store.columns), store.kind
-        lanes = store.columns[0].lanes
-        parts = [self.narrowed(self.value(column), kind, lanes) for column in store.columns]
-        own, all_lanes = vector_of(MEMORY[kind], lanes), lanes
-        while len(parts) > 1 or all_lanes < lanes * columns:  # in pairs, an odd last one with itself
-            pairs = [(parts[k], parts[min(k + 1, len(parts) - 1)]) for k in range(0, len(parts), 2)]
-            chosen = ", ".join(f"i32 {k}" for k in range(2 * all_lanes))
-            parts = [
-                self.temporary(f"shufflevector {own} {a}, {own} {b}, <{2 * all_lanes} x i32> <{chosen}>")
-                for a, b in pairs
-            ]
-            all_lanes *= 2
-            own = vector_of(MEMORY[kind], all_lanes)
-        type = vector_of(MEMORY[kind], lanes * columns)
-        order = ", ".join(f"i32 {column * lanes + row}" for row in range(lanes) for column in range(columns))
-        wide = self.temporary(f"shufflevector {own} {parts[0]}, {own} poison, <{lanes * columns} x i32> <{order}>")
-        place = self.place(store.pointer, store.offset, kind)
-        if store.mask is None:
-            self.emit(f"store {type} {wide}, ptr {place}, align {SIZES[kind]}")
-            return
-        memory = self.alloca(type, 64)
-        self.emit(f"store {type} {wide}, ptr {memory}, align 64")
-        self.copy(place, memory, store.mask, kind, columns)
-
     def print_prefetch(self, ahead: Prefetch) -> None:
         offset = self.value(ahead.offset)
         place = self.temporary(f"getelementptr {MEMORY[ahead.kind]}, ptr {self.value(ahead.pointer)}, i64 {offset}")
@@ -195,3 +181,7 @@ class Memory(Operations):
         operands += (statement.to, statement.to_step, statement.rows, statement.columns)
         typed = ((TYPES[operand.type], self.value(operand)) for operand in operands)
         self.call(TRANSPOSE, "void", *typed, attributes=" nounwind")
+
+
+def first_lanes(count: int, lanes: int) -> str:
+    return f"<{', '.join(f'i1 {str(k < count).lower()}' for k in range(lanes))}>"

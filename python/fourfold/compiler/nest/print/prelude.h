@@ -335,6 +335,15 @@ Total<V> fold_amin(V v) { return fold<Total<V>>(v, [](auto a, auto b) { return m
 inline bool fold_all(boolxN v) { return fold<bool>(v, [](bool a, bool b) { return a && b; }); }
 inline bool fold_any(boolxN v) { return fold<bool>(v, [](bool a, bool b) { return a || b; }); }
 
+// The reductions of as many vectors as there are lanes, one after another.
+template <typename T, typename F>
+auto fold_rows(const void* rows, F fold) {
+  const auto* v = static_cast<const Vector<T>*>(rows);
+  decltype(splat(fold(*v))) result{};
+  for (int l = 0; l < lanes; ++l) set(result, l, fold(v[l]));
+  return result;
+}
+
 // One of fourfold._C.vector_functions(): it takes and returns a register.
 template <typename Register>
 struct VectorFunction {
