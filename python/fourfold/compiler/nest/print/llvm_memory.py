@@ -141,7 +141,9 @@ class Memory(Operations):
         held = [*range(half), *range(count - half, count)]
         chosen = ", ".join(f"i32 {held.index(k) if k < count else 'poison'}" for k in range(lanes))
         own = f"<{half} x {memory}>"
-        return self.temporary(f"shufflevector {own} {parts[0]}, {own} {parts[-1]}, <{lanes} x i32> <{chosen}>")
+        loaded = self.temporary(f"shufflevector {own} {parts[0]}, {own} {parts[-1]}, <{lanes} x i32> <{chosen}>")
+        own_or_zero = ", ".join(f"i32 {k if k < count else lanes}" for k in range(lanes))
+        return self.temporary(f"shufflevector {type} {loaded}, {type} zeroinitializer, <{lanes} x i32> <{own_or_zero}>")
 
     def store_part(self, value: str, place: str, kind: str, count: int, lanes: int) -> None:
         """Stores the first lanes. Two stores overlap where masks are slow."""
