@@ -33,7 +33,8 @@ TEXT = (
     "w: float32 = input float16 [b]\nt: boolean = input boolean [a 1]\nu: float32 = mul x y\nv: float32 = add u w\n"
     "m: float32 = amax v\nd: float32 = sub v m\ns: float32 = sum d\nf: float64 = sum_float64 d\n"
     "f32: float32 = to_float32 f\nz: float32 = where t f32 s\no: float32 = sub d z\nl: float32 = mul o o\n"
-    "r: float32 = sqrt l\np: float32 = div r m\ng: boolean = gt p s\nh: boolean = any g\ni: float32 = prod p\nj: float32 = where h i z\n"
+    "r: float32 = sqrt l\np: float32 = div r m\ng: boolean = gt p s\nh: boolean = any g\ni: float32 = prod p\n"
+    "j: float32 = where h i z\n"
     "output p {kind} [a b]\noutput d float16 [a b]\noutput j float32 [a]\noutput h boolean [a]\noutput f float64 [a]\n"
     "output g boolean [a b]\n"
 )
