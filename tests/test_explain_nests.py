@@ -35,14 +35,14 @@ def explained(**options: str) -> fourfold.Explanation:
 def test_nests_as_cpp_and_as_llvm_ir() -> None:
     explanation = explained()
     for half in ("forward", "backward"):
-        assert "void rows(int64 begin, int64 end" in explanation.nest(half)
-        assert "define void @rows(i64 %begin" in explanation.llvm(half)
+        assert "void groups(int64 begin, int64 end" in explanation.nest(half)
+        assert "define void @groups(i64 %begin" in explanation.llvm(half)
     assert "rsqrt(" in explanation.nest() and "float32x" in explanation.nest()
 
 
 @needs_nests
 def test_assembly() -> None:
-    assert "rows:" in explained().assembly()
+    assert "groups:" in explained().assembly()
 
 
 def test_with_the_prelude_it_is_a_file_to_compile(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_what_runs_programs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "obstacle", lambda: "llvmlite is not installed")
     explanation = explained(generator="auto")
     assert "The interpreter runs all programs: llvmlite is not installed." in str(explanation)
-    assert "void rows(" in explanation.nest()
+    assert "void groups(" in explanation.nest()
     with pytest.raises(ImportError, match="llvmlite is not installed"):
         explanation.assembly()
 

@@ -53,7 +53,7 @@ def build(program: Program, layout: Layout, lanes: int) -> Nest:
     elif layout.split == SIDE_BY_SIDE:
         functions.append(SideBySide("side_by_side", schedule, layout, lanes).side_by_side())
     elif groups.suits(schedule, layout, lanes):
-        functions.append(Groups("rows", schedule, layout, lanes).grouped())
+        functions.append(Groups("groups", schedule, layout, lanes).grouped())
         rows = groups.rows_of_group(schedule, layout, lanes)
         return Nest(functions, lanes, groups.bytes_of_group(schedule, layout, lanes), rows * schedule.bytes_of_column)
     elif layout.steps is not None and layout.transposed is not None:

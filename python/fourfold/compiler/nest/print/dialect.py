@@ -33,6 +33,7 @@ RANGES = {
     "once": "The outputs of one number.",
     "elements": "Elements from begin to end, or pieces of the innermost axis.",
     "rows": "Rows from begin to end.",
+    "groups": "Rows from begin to end, in groups.",
     "short": "Rows of few columns from begin to end, many at once.",
     "side": "Rows that lie side by side in memory, from begin to end, many at once.",
     "columns": "Blocks of one row's columns, from begin to end.",
