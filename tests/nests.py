@@ -58,6 +58,12 @@ OF_FIXED_COLUMNS = (
     "output n float64 [b a]\noutput k float64 []\n"
 )
 
+# Two stages with equally many sums.
+SUMS_OF_FIXED_COLUMNS = (
+    "x: float32 = input float32 [a c]\nm: float32 = sum x\nk: float32 = amin x\nd: float32 = sub x k\n"
+    "s: float32 = sum d\nl: float32 = amax d\nv: float32 = sub m s\noutput v float32 [a]\noutput l float32 [a]\n"
+)
+
 # Rows side by side in memory: several stages, values kept for the row, all kinds of reductions and levels.
 OF_CHANNELS = (
     f"{HEAD}axes n=x.0 r=x.2 | c=x.1\nx: float32 = input float32 [n c r]\ny: float32 = input bfloat16 [n c r]\n"

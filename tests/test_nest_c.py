@@ -24,7 +24,7 @@ from fourfold.compiler.nest.ir.reading import read
 from fourfold.compiler.nest.jit import service
 from fourfold.compiler.nest.print import c
 from fourfold.compiler.pipeline.calling import Program
-from nests import INTERPRETER, LLVM, OF_CHANNELS, SHORT, without_sizes
+from nests import INTERPRETER, LLVM, OF_CHANNELS, OF_FIXED_COLUMNS, SHORT, SUMS_OF_FIXED_COLUMNS, without_sizes
 from once import made_once
 from program_cases import SINE_AND_COSINE, assert_same_bits, programs
 from programs import HEAD
@@ -136,6 +136,12 @@ def cases() -> Iterator[tuple[str, Case]]:
     yield "clashing_names", Case(CLASHING, [((torch.randn(5, 100),), 1), ((torch.randn(1, 20_000),), 4)])
     few = (torch.randn(3, 20, 4), torch.randn(3, 1, 4), torch.randn(20, 4).bfloat16(), torch.randn(3, 20, 1))
     yield "rows_of_few_columns", Case(SHORT, [((*few, torch.randn(4, 20).double()), 1)])
+    for a, b, n in ((1, 70, 48), (7, 3, 33), (2, 40, 12)):
+        x, y, w = torch.randn(a, b, n), torch.randn(a, 1, n).bfloat16(), torch.randn(n).half()
+        given = (x, y, w, torch.randn(1, b, 1), torch.rand(a, b, 1) > 0.5, 0.7)
+        yield f"rows_of_{n}_columns", Case(f"{HEAD}axes a={a} b={b} | c={n}\n{OF_FIXED_COLUMNS}", [(given, 1)])
+        sums = f"{HEAD}axes a={a * b} | c={n}\n{SUMS_OF_FIXED_COLUMNS}"
+        yield f"sums_of_{n}_columns", Case(sums, [((x.view(a * b, n),), 1)])
     channels = (
         torch.randn(2, 70, 20),
         torch.randn(2, 70, 20).bfloat16(),

@@ -180,6 +180,14 @@ def test_rows_of_fixed_columns(rows: tuple[int, int], columns: int, has_column_s
         expect_the_interpreters_bits(text, (x.transpose(0, 1).contiguous().transpose(0, 1), y, w, r, t, 0.7))
 
 
+def test_sums_over_rows_of_one_column() -> None:
+    text = (
+        f"{HEAD}axes a=40 |\nx: float32 = input float32 [a]\ns: float32 = sum x\nz: float32 = sin x\n"
+        "output s float32 [a]\ncolumn_sum z float32 []\ncolumn_sum s float32 []\n"
+    )
+    expect_the_interpreters_bits(text, (torch.randn(40),))
+
+
 @pytest.mark.parametrize("shape", [(40, 30, 4), (7, 100, 3), (3, 64, 9), (50, 16, 1), (1, 33, 16)])
 def test_a_short_innermost_axis(shape: tuple[int, ...]) -> None:
     a, b, c = shape

@@ -28,9 +28,10 @@ constexpr int64_t fewest_of_chunk = 1024;
 constexpr int64_t most_panel_rows = 32;
 constexpr int64_t most_panel_columns = 256;     // if a row can be split
 constexpr int64_t most_panel_elements = 1 << 17;
-// Rows are short if they have at most so many columns and there are at least so many along one axis.
+// Rows are short if they have at most so many columns, and if there are at least fewest_short_rows along one axis.
 constexpr int64_t most_short_columns = 24;   // of a row with reductions
 constexpr int64_t most_fixed_columns = 256;  // of a row whose number of columns is known to its nest
+static_assert(most_fixed_columns <= reduction_block, "a group's sums have one block");
 constexpr int64_t most_short_elements = 16;  // of an innermost axis
 constexpr int64_t fewest_short_rows = 16;
 // Threads share rows side by side in multiples of a cache line of float32, which is a multiple of a vector's lanes.
@@ -222,8 +223,11 @@ bool Loops::can_stream(const program::Tensor* inputs, const program::Tensor* out
   });
 }
 
-// Whether a nest may be for this number of columns alone, because the program has no other one.
+// Whether a nest is for this number of columns alone, because the program has no other one: rows with reductions are
+// computed in groups then.
 bool Loops::has_few_columns() const {
+  const auto reduces = [](const program::Value& value) { return value.source == program::Source::operation && program::is_reduction(value.op); };
+  if (row_axes_ == 0 || transposed_ != no_axis || std::none_of(program_.values.begin(), program_.values.end(), reduces)) return false;
   const auto first = program_.axes.begin() + program_.outer;
   const bool is_static = std::all_of(first, program_.axes.end(), [](const program::Axis& axis) { return axis.input < 0; });
   return is_static && columns_ <= most_fixed_columns && sizes_.size() == row_axes_ + 1;
@@ -242,10 +246,10 @@ void Loops::find_short_rows() {
   columns_ = columns;
 }
 
-// Chooses side_by_side if the columns are one axis and each tensor is contiguous along the rows, or broadcast over
+// Also of rows that find_short_rows chose, if they are longer than an innermost axis may be. Chooses side_by_side if the columns are one axis and each tensor is contiguous along the rows, or broadcast over
 // them.
 void Loops::find_rows_side_by_side() {
-  if (split_ == Split::short_rows || !program_.has_rows || !schedule_.column_sums.empty() || row_axes_ == 0) return;
+  if ((split_ == Split::short_rows && columns_ <= most_short_elements) || !program_.has_rows || !schedule_.column_sums.empty() || row_axes_ == 0) return;
   if (sizes_.size() != row_axes_ + 1 || sizes_[row_axes_ - 1] < fewest_short_rows || columns_ < 2) return;
   const std::vector<int64_t>& of_rows = strides_[row_axes_ - 1];
   const std::vector<int64_t>& of_columns = strides_.back();

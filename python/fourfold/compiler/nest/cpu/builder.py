@@ -41,6 +41,11 @@ def transposed_slots(schedule: Schedule, layout: Layout) -> list[Slot]:
     return sorted(found, key=lambda slot: -SIZES[slot.kind])  # the widest first, so that each panel is aligned
 
 
+def chain_of(column: int, columns: int, lanes: int) -> int:
+    """The chain to which a column of a row is added: see Stages.vectors()."""
+    return CHAINS - 1 if column >= columns // lanes * lanes else column // lanes % CHAINS
+
+
 class Builder:
     """Builds one function of a nest."""
 

@@ -3,7 +3,7 @@ one of, such as a mean, is computed for all rows of the group at once, as a vect
 
 from __future__ import annotations
 
-from fourfold.compiler.ir.dtypes import BOOLEAN, FLOAT64, INT64
+from fourfold.compiler.ir.dtypes import BOOLEAN, FLOAT64, FLOATING, INT64
 from fourfold.compiler.ir.folding import REDUCTIONS
 from fourfold.compiler.ir.values import Value
 from fourfold.compiler.nest.cpu.builder import CHAINS, SLACK, transposed_slots
@@ -12,7 +12,7 @@ from fourfold.compiler.nest.cpu.stages import Body, Stages
 from fourfold.compiler.nest.cpu.vectors import Position, Sum
 from fourfold.compiler.nest.ir.layout import BROADCAST, ROWS, SHORT_ROWS, UNIT, Layout
 from fourfold.compiler.nest.ir.loops import BEGIN, END, SCRATCH, Constant, Function, Operand, Ref, Store
-from fourfold.compiler.nest.ir.schedule import ELEMENT, NUMBER, ROW, SIZES, Schedule, identity, total_type
+from fourfold.compiler.nest.ir.schedule import ELEMENT, NUMBER, ROW, SIZES, Schedule, Slot, identity, total_type
 
 NEAR_BYTES = 16384  # of a group: they stay in the first-level cache from stage to stage
 FEWEST_ROWS = 4
@@ -62,7 +62,7 @@ class Groups(Stages):
         self.row_values = schedule.scalars(ROW)
         # Of each row they are loaded where its elements are computed.
         of_elements = [v for value in schedule.values if schedule.level[value] == ELEMENT for v in value.operands]
-        of_elements += [slot.value for slot in schedule.outputs if slot.level == ELEMENT]
+        of_elements += [slot.value for slot in schedule.outputs if slot.level == ELEMENT or slot.is_column_sum]
         of_elements += [value.operands[0] for value in schedule.values if value.op in REDUCTIONS]
         self.needed = [value for value in self.row_values if value in of_elements]
         self.all_kept = self.advance(
@@ -143,6 +143,9 @@ class Groups(Stages):
         type = FLOAT64 if is_wide else total_type(op, given)
         name = self.schedule.name(value)
         total = self.writer.let("fold_rows", type, self.chains_at(value), lanes=self.lanes, attribute=(op, given))
+        # Rows that a group lacks have no chains: their memory is anything.
+        zero = Constant(False if type == BOOLEAN else 0.0 if type in FLOATING else 0, type, self.lanes)
+        total = self.writer.let("where", type, self.mask, total, zero, lanes=self.lanes)
         if is_wide:
             return self.of_quarters(total)
         total = self.combined(op, Constant(identity(op, type), type, self.lanes), total)
@@ -180,7 +183,7 @@ class Groups(Stages):
         writer = self.writer
         slots = [slot for slot in self.schedule.outputs if slot.level == ROW]
         if not slots:
-            return
+            return None
         if self.layout.rows > 1:
             for value in dict.fromkeys(slot.value for slot in slots):
                 writer.body.append(Store(self.row_operand(value), self.row_at(value), Constant(0, INT64), value.type))
@@ -189,14 +192,20 @@ class Groups(Stages):
                 for slot in slots:
                     number = self.load_row(slot.value, row, 0)
                     writer.body.append(Store(number, pointers[slot.index], Constant(0, INT64), slot.kind))
-            return
+            return None
+        if rows_of_group(self.schedule, self.layout, self.lanes) < self.lanes:
+            return self.store_vectors(slots, self.mask)
         lanes = Constant(self.lanes, INT64)
         for op, mask in (("equal", None), ("<", self.mask)):
             with writer.when(writer.let(op, BOOLEAN, rows, lanes)):
-                for slot in slots:
-                    stride = None if self.layout.strides[slot.index][0] == UNIT else self.strides[slot.index, 0]
-                    place = (self.first[slot.index], Constant(0, INT64))
-                    writer.body.append(Store(self.row_operand(slot.value), *place, slot.kind, mask, stride))
+                self.store_vectors(slots, mask)
+        return None
+
+    def store_vectors(self, slots: list[Slot], mask: Ref | None) -> None:
+        for slot in slots:
+            stride = None if self.layout.strides[slot.index][0] == UNIT else self.strides[slot.index, 0]
+            place = (self.first[slot.index], Constant(0, INT64))
+            self.writer.body.append(Store(self.row_operand(slot.value), *place, slot.kind, mask, stride))
 
     # Scratch memory: a stage's chains, a vector of each row, and the values of rows.
 

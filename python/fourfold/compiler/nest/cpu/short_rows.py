@@ -6,7 +6,7 @@ from fourfold.compiler.ir.dtypes import BOOLEAN, INT64
 from fourfold.compiler.ir.folding import REDUCTIONS
 from fourfold.compiler.ir.values import Value
 from fourfold.compiler.nest.cpu import groups
-from fourfold.compiler.nest.cpu.builder import CHAINS, Builder
+from fourfold.compiler.nest.cpu.builder import CHAINS, Builder, chain_of
 from fourfold.compiler.nest.cpu.odometer import Odometer
 from fourfold.compiler.nest.cpu.vectors import EXPENSIVE
 from fourfold.compiler.nest.ir.layout import BROADCAST, ROW_BY_ROW, STRIDED, UNIT, Layout
@@ -21,13 +21,16 @@ class ShortRows(Builder):
 
     @classmethod
     def suits(cls, schedule: Schedule, layout: Layout, lanes: int) -> bool:
-        """Rows with a reduction are as fast in groups, and compiled sooner, if their columns fill vectors, or if the
-        shuffles take longer than the operations."""
+        """Whether they lie across the lanes. Contiguous rows with reductions are as fast in groups, and compiled
+        sooner, if their columns fill vectors, or if the operations take less time than the shuffles."""
         if len(schedule.values) * layout.columns > cls.MOST_OPERATIONS:
             return False
-        is_heavy = cost(schedule.values) >= EXPENSIVE
-        fills = layout.columns >= lanes and (layout.columns % lanes == 0 and layout.columns > lanes or not is_heavy)
-        return not fills or not groups.suits(schedule, layout, lanes)
+        of_elements = [s.index for s in (*schedule.inputs, *schedule.outputs) if s.level == ELEMENT]
+        lie_apart = any(layout.strides[index][-1] not in (UNIT, BROADCAST) for index in of_elements)
+        if lie_apart or layout.columns < lanes or not groups.suits(schedule, layout, lanes):
+            return True
+        is_full = layout.columns > lanes and layout.columns % lanes == 0
+        return cost(schedule.values) >= EXPENSIVE and not is_full
 
     def short_rows(self) -> Function:
         writer, axis = self.writer, self.layout.rows - 1
@@ -175,12 +178,12 @@ class ShortRows(Builder):
             fours, own = len(columns) // (CHAINS * self.lanes), [columns[k :: self.lanes] for k in range(self.lanes)]
             return self.of_quarters(self.folded(value, [self.wide_sum(each, fours) if each else None for each in own]))
         chains: list[list[Operand | None]] = [[None] * self.lanes for _ in range(CHAINS)]
-        group, whole = CHAINS * self.lanes, len(columns) // self.lanes * self.lanes
         for column, vector in enumerate(columns):
-            lanes = chains[column % group // self.lanes if column < whole else CHAINS - 1]
-            lanes[column % self.lanes] = self.both(value.op, lanes[column % self.lanes], vector)
-        first, second = ([self.both(value.op, *both) for both in zip(*chains[k : k + 2], strict=True)] for k in (0, 2))
-        return self.folded(value, [self.both(value.op, *both) for both in zip(first, second, strict=True)])
+            chain, lane = chains[chain_of(column, len(columns), self.lanes)], column % self.lanes
+            chain[lane] = self.both(value.op, chain[lane], vector)
+        a, b, c, d = chains
+        halves = [[self.both(value.op, *pair) for pair in zip(*two, strict=True)] for two in ((a, b), (c, d))]
+        return self.folded(value, [self.both(value.op, *pair) for pair in zip(*halves, strict=True)])
 
     def folded(self, value: Value, lanes: list[Operand | None]) -> Ref:
         """A reduction's result from what its lanes hold, None for nothing."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from fourfold.compiler.ir.dtypes import BOOLEAN, INT64
 from fourfold.compiler.ir.folding import REDUCTIONS
 from fourfold.compiler.ir.values import Value
-from fourfold.compiler.nest.cpu.builder import CHAINS, Builder
+from fourfold.compiler.nest.cpu.builder import CHAINS, Builder, chain_of
 from fourfold.compiler.nest.cpu.short_rows import ShortRows
 from fourfold.compiler.nest.ir.layout import BROADCAST, LONGEST_REDUCED_ROW, UNIT, Layout
 from fourfold.compiler.nest.ir.loops import Constant, Operand, Ref, Store
@@ -185,11 +185,6 @@ class StepsOfRow(LoopOverSteps):
             self.writer.body.append(Store(vector, pointer, Constant(start, INT64), slot.kind, mask, stride))
 
 
-def chain_of(column: int, columns: int, lanes: int) -> int:
-    """The chain to which a column of a row is added: see Stages.vectors()."""
-    return CHAINS - 1 if column >= columns // lanes * lanes else column // lanes % CHAINS
-
-
 class StepsSideBySide(ShortRows):
     """Steps of rows that are adjacent in memory: a vector holds one column of many rows, and a value is a list of one
     vector for each column."""
@@ -205,18 +200,6 @@ class StepsSideBySide(ShortRows):
     def find_fixed(self) -> None:
         self.moving = moving(self.schedule, self.layout.steps)
         super().find_fixed()
-
-    def reduced(self, value: Value, columns: list[Operand]) -> Ref:
-        """Adds up in the interpreter's order for a row with a lane for each column: see stages.py."""
-        if value.op == "sum_float64":
-            return super().reduced(value, columns)
-        chains: list[list[Operand | None]] = [[None] * self.lanes for _ in range(CHAINS)]
-        for column, vector in enumerate(columns):
-            chain, lane = chains[chain_of(column, len(columns), self.lanes)], column % self.lanes
-            chain[lane] = self.both(value.op, chain[lane], vector)
-        a, b, c, d = chains
-        halves = [[self.both(value.op, *pair) for pair in zip(*two, strict=True)] for two in ((a, b), (c, d))]
-        return self.folded(value, [self.both(value.op, *pair) for pair in zip(*halves, strict=True)])
 
 
 class VectorOfRows(LoopOverSteps):

@@ -49,7 +49,7 @@ from fourfold.compiler.nest.print.dialect import (
 
 LONGEST = 90  # of an expression without a name
 # Operations whose results always get a variable.
-NAMED = frozenset({"load", "load_strided", "load_column", "argument", "mask", "splat"})
+NAMED = frozenset({"load", "load_strided", "load_column", "fold_rows", "argument", "mask", "splat"})
 
 
 def print_nest(nest: Nest, dialect: Dialect | None = None) -> str:

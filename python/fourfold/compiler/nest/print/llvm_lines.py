@@ -29,7 +29,7 @@ class Lines:
         self.declared: set[str] = set()
         self.left: dict[str, Operand] = {}  # by mask: how many lanes are set
         self.streams = False  # whether there are non-temporal stores
-        self.rows_loaded: dict[tuple, str] = {}
+        self.rows_loaded: dict[tuple, list[str]] = {}
         self.count = 0
 
     def emit(self, text: str) -> None:

@@ -13,7 +13,8 @@ from fourfold.compiler.nest.print.llvm_memory import Memory
 
 QUARTER = 4  # elements of 32 bits that one instruction shuffles freely
 Shuffle = Callable[[str, str, "list[int]"], str]
-WIDE = 4  # columns of dense rows up to which one shuffle of all their vectors is fast
+WIDE = 4  # columns of dense rows up to which shuffles of all their vectors together are fast
+WIDE_BYTES = 8  # likewise of stored bytes, which tiles would widen
 
 
 class Rows(Memory):
@@ -40,7 +41,7 @@ class Rows(Memory):
         wide = self.temporary(f"load {type}, ptr {place}, align {SIZES[kind]}")
         found = []
         for column in range(columns):
-            chosen = ", ".join(f"i32 {row * columns + column}" for row in range(lanes))
+            chosen = ", ".join(f"i32 {lane * columns + column}" for lane in range(lanes))
             loaded = self.temporary(f"shufflevector {type} {wide}, {type} poison, <{lanes} x i32> <{chosen}>")
             found.append(self.widened(loaded, kind, lanes))
         return found
@@ -127,7 +128,8 @@ class Rows(Memory):
 
     def print_storerows(self, store: StoreRows) -> None:
         kind, lanes = store.kind, store.columns[0].lanes
-        if store.is_dense and len(store.columns) <= WIDE:
+        most = WIDE_BYTES if SIZES[kind] == 1 else WIDE
+        if store.is_dense and len(store.columns) <= most:
             return self.store_wide(store)
         values = [self.value(column) for column in store.columns]
         tiles = []

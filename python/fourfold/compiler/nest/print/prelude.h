@@ -338,9 +338,9 @@ inline bool fold_any(boolxN v) { return fold<bool>(v, [](bool a, bool b) { retur
 // The reductions of as many vectors as there are lanes, one after another.
 template <typename T, typename F>
 auto fold_rows(const void* rows, F fold) {
-  const auto* v = static_cast<const Vector<T>*>(rows);
-  decltype(splat(fold(*v))) result{};
-  for (int l = 0; l < lanes; ++l) set(result, l, fold(v[l]));
+  const auto* from = static_cast<const T*>(rows);
+  decltype(splat(fold(load(from)))) result{};
+  for (int l = 0; l < lanes; ++l) set(result, l, fold(load(from + l * lanes)));
   return result;
 }
 
