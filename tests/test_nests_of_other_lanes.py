@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from fourfold import _C
-from fourfold.compiler.nest.cpu.build import build
-from fourfold.compiler.nest.cpu.short_rows import ShortRows
+from fourfold.compiler.nest.cpu import build
 from fourfold.compiler.nest.ir.layout import Layout
 from fourfold.compiler.nest.ir.reading import read
 from fourfold.compiler.nest.jit.engine import Engine
@@ -67,8 +66,8 @@ def test_rows_of_few_columns(lanes: int, has_byte_masks: bool, kind: str) -> Non
         made = (whole.to(x.dtype), whole.half(), rows, rows.bool(), rows.double(), whole.bool())
         strides = [(x.stride(0), 1), (1, 0), (0, 1), (1, 0)] + [(y.stride(0), y.dim() - 1) for y in made]
         arguments = arguments_of((x, *others, *made), strides, columns)
-        with patch.object(ShortRows, "suits", lambda *given: True):
-            nest = build(program, Layout.of(layout), lanes)
+        with patch.object(build, "lie_across", lambda *given: True):
+            nest = build.build(program, Layout.of(layout), lanes)
         (address,) = engine.load(engine.code(print_nest(nest, level)), [nest.functions[-1].name])
         call = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(address)
         for begin, end in ((0, 20), (20, ROWS)):

@@ -17,8 +17,8 @@ from fourfold.compiler.nest.cpu.side_by_side import SideBySide
 from fourfold.compiler.nest.cpu.stages import Stages
 from fourfold.compiler.nest.cpu.steps import check_steps
 from fourfold.compiler.nest.cpu.steps_of_rows import StepsOfNumbers, StepsSideBySide, are_numbers, write_row
-from fourfold.compiler.nest.cpu.vectors import Position
-from fourfold.compiler.nest.ir.layout import COLUMNS, ELEMENTS, ROWS, SHORT_ROWS, SIDE_BY_SIDE, Layout
+from fourfold.compiler.nest.cpu.vectors import EXPENSIVE, Position
+from fourfold.compiler.nest.ir.layout import BROADCAST, COLUMNS, ELEMENTS, ROWS, SHORT_ROWS, SIDE_BY_SIDE, UNIT, Layout
 from fourfold.compiler.nest.ir.loops import (
     BEGIN,
     END,
@@ -31,7 +31,19 @@ from fourfold.compiler.nest.ir.loops import (
     Store,
     Transpose,
 )
-from fourfold.compiler.nest.ir.schedule import NUMBER, ROW, SIZES, NotCompiled, Schedule, identity, total_type
+from fourfold.compiler.nest.ir.schedule import (
+    ELEMENT,
+    NUMBER,
+    ROW,
+    SIZES,
+    NotCompiled,
+    Schedule,
+    cost,
+    identity,
+    total_type,
+)
+
+MOST_ACROSS = 400  # operations of all columns together
 
 InPanels = Callable[["dict[int, Ref]", Operand], "dict[int, Ref]"]
 
@@ -48,7 +60,7 @@ def build(program: Program, layout: Layout, lanes: int) -> Nest:
         functions = [None, Shared("elements", schedule, layout, lanes).numbers()]
     elif layout.split == ELEMENTS:
         functions.append(Shared("elements", schedule, layout, lanes).elements())
-    elif layout.split == SHORT_ROWS and ShortRows.suits(schedule, layout, lanes):
+    elif layout.split == SHORT_ROWS and lie_across(schedule, layout, lanes):
         functions.append(ShortRows("short_rows", schedule, layout, lanes).short_rows())
     elif layout.split == SIDE_BY_SIDE:
         functions.append(SideBySide("side_by_side", schedule, layout, lanes).side_by_side())
@@ -76,6 +88,19 @@ def lanes_of(schedule: Schedule, layout: Layout, lanes: int) -> int:
     are_bytes = all(SIZES[slot.kind] == 1 for slot in (*schedule.inputs, *schedule.outputs))
     are_integers = all(value.type in (INT32, BOOLEAN) for value in schedule.values)
     return 2 * lanes if is_flat and are_bytes and are_integers else lanes
+
+
+def lie_across(schedule: Schedule, layout: Layout, lanes: int) -> bool:
+    """Whether short rows lie across the lanes. Contiguous rows with reductions are as fast in groups, and compiled
+    sooner, if their columns fill vectors, or if the operations take less time than the shuffles."""
+    if len(schedule.values) * layout.columns > MOST_ACROSS:
+        return False
+    of_elements = [slot.index for slot in (*schedule.inputs, *schedule.outputs) if slot.level == ELEMENT]
+    lie_apart = any(layout.strides[index][-1] not in (UNIT, BROADCAST) for index in of_elements)
+    if lie_apart or layout.columns < lanes or not groups.suits(schedule, layout, lanes):
+        return True
+    is_full = layout.columns > lanes and layout.columns % lanes == 0
+    return cost(schedule.values) >= EXPENSIVE and not is_full
 
 
 def check(layout: Layout) -> None:

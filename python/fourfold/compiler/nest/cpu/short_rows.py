@@ -5,32 +5,15 @@ from __future__ import annotations
 from fourfold.compiler.ir.dtypes import BOOLEAN, INT64
 from fourfold.compiler.ir.folding import REDUCTIONS
 from fourfold.compiler.ir.values import Value
-from fourfold.compiler.nest.cpu import groups
 from fourfold.compiler.nest.cpu.builder import CHAINS, Builder, chain_of
 from fourfold.compiler.nest.cpu.odometer import Odometer
-from fourfold.compiler.nest.cpu.vectors import EXPENSIVE
-from fourfold.compiler.nest.ir.layout import BROADCAST, ROW_BY_ROW, STRIDED, UNIT, Layout
+from fourfold.compiler.nest.ir.layout import BROADCAST, ROW_BY_ROW, STRIDED, UNIT
 from fourfold.compiler.nest.ir.loops import BEGIN, END, Constant, Function, Operand, Ref, Store, StoreRows
-from fourfold.compiler.nest.ir.schedule import ELEMENT, NUMBER, Schedule, Slot, cost, identity, total_type
+from fourfold.compiler.nest.ir.schedule import ELEMENT, NUMBER, Slot, identity, total_type
 
 
 class ShortRows(Builder):
     """Rows of few columns: a vector holds one column of many rows, and all columns of these are computed at once."""
-
-    MOST_OPERATIONS = 400  # of all columns together
-
-    @classmethod
-    def suits(cls, schedule: Schedule, layout: Layout, lanes: int) -> bool:
-        """Whether they lie across the lanes. Contiguous rows with reductions are as fast in groups, and compiled
-        sooner, if their columns fill vectors, or if the operations take less time than the shuffles."""
-        if len(schedule.values) * layout.columns > cls.MOST_OPERATIONS:
-            return False
-        of_elements = [s.index for s in (*schedule.inputs, *schedule.outputs) if s.level == ELEMENT]
-        lie_apart = any(layout.strides[index][-1] not in (UNIT, BROADCAST) for index in of_elements)
-        if lie_apart or layout.columns < lanes or not groups.suits(schedule, layout, lanes):
-            return True
-        is_full = layout.columns > lanes and layout.columns % lanes == 0
-        return cost(schedule.values) >= EXPENSIVE and not is_full
 
     def short_rows(self) -> Function:
         writer, axis = self.writer, self.layout.rows - 1

@@ -180,6 +180,23 @@ def operands(statement: Statement) -> tuple[Operand | None, ...]:
     return (statement.begin, statement.end) if isinstance(statement, Loop) else (statement.condition,)
 
 
+def assigned(body: list[Statement]) -> set[str]:
+    """The names of the variables that a body's statements assign."""
+    found: set[str] = set()
+    for statement in body:
+        if isinstance(statement, Assign):
+            found.add(statement.variable.name)
+        elif isinstance(statement, (Loop, When)):
+            found |= assigned(statement.body)
+    return found
+
+
+def chooses(ref: Ref, body: list[Statement]) -> bool:
+    """Whether a value's only use in a body is to choose between two vectors."""
+    lets = (statement for statement in body if isinstance(statement, Let))
+    return any(let.op == "where" and let.operands[0] == ref and ref not in let.operands[1:] for let in lets)
+
+
 @dataclass(slots=True)
 class Function:
     """Called with begin and end, the thread's range of the work that threads split; the call's arguments; and the

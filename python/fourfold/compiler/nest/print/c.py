@@ -29,6 +29,8 @@ from fourfold.compiler.nest.ir.loops import (
     Transpose,
     Variable,
     When,
+    assigned,
+    chooses,
     operands,
 )
 from fourfold.compiler.nest.print.dialect import (
@@ -216,7 +218,7 @@ class Printer:
         self.emit(f"{variable} = {value.code};")
 
     def print_loop(self, loop: Loop, body: list[Statement]) -> None:
-        self.settle(self.assigned(loop.body))
+        self.settle({self.names.get(name, "") for name in assigned(loop.body)})
         begin, end = self.index(loop.begin).code, self.index(loop.end)
         own = {statement.result.name for statement in loop.body if isinstance(statement, Let)}
         is_own = isinstance(loop.step, Ref) and loop.step.name in own
@@ -231,7 +233,7 @@ class Printer:
         self.close()
 
     def print_when(self, when: When, body: list[Statement]) -> None:
-        self.settle(self.assigned(when.body))
+        self.settle({self.names.get(name, "") for name in assigned(when.body)})
         self.emit(f"if ({self.value(when.condition).code}) {{")
         self.scopes.append(Scope(set()))
         self.print(when.body)
@@ -240,15 +242,6 @@ class Printer:
     def close(self) -> None:
         self.scopes.pop()
         self.emit("}")
-
-    def assigned(self, body: list[Statement]) -> set[str]:
-        found = set()
-        for statement in body:
-            if isinstance(statement, Assign):
-                found.add(self.names.get(statement.variable.name, ""))
-            elif isinstance(statement, (Loop, When)):
-                found |= self.assigned(statement.body)
-        return found
 
     def print_store(self, store: Store, body: list[Statement]) -> None:
         value, lanes = self.value(store.value).code, store.value.lanes
@@ -287,7 +280,7 @@ class Printer:
             self.inlined[ref.name] = value
             return
         is_within = self.places[ref.name] == {id(body)} and (self.uses[ref.name] == 1 or op == "get")
-        is_comparison = op in COMPARISONS and ref.lanes > 0 and not self.chooses(ref, body)
+        is_comparison = op in COMPARISONS and ref.lanes > 0 and not chooses(ref, body)
         if is_within and op not in NAMED and not is_comparison and len(value.code) <= LONGEST:
             self.scopes[-1].waiting[ref.name] = ref, value
             self.left[ref.name] = self.uses[ref.name]
@@ -302,11 +295,6 @@ class Printer:
         if found is not None:
             self.names[let.result.name], self.kinds[let.result.name] = found, let.attribute[1]
         return found is not None
-
-    def chooses(self, ref: Ref, body: list[Statement]) -> bool:
-        """Whether its only use is to choose between two vectors."""
-        lets = (statement for statement in body if isinstance(statement, Let))
-        return any(let.op == "where" and let.operands[0] == ref and ref not in let.operands[1:] for let in lets)
 
     # Operations that only nests have.
 
