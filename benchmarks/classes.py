@@ -73,7 +73,7 @@ class Measured:
 def tables(request: Request) -> Iterator[Report]:
     points = request.sizes.get("points", QUICK_POINTS if request.quick else POINTS)
     elements = request.sizes.get("elements") or (QUICK_ELEMENTS if request.quick else ELEMENTS)
-    for name in request.kinds or CLASSES:
+    for name in CLASSES:
         generator = random.Random(f"{request.sizes.get('seed', SEED)} {name}")
         measured = []
         for _ in range(points):

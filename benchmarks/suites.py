@@ -22,11 +22,6 @@ OTHER_FUNCTIONS = (
     *("instance_norm_leaky_relu", "rgb_to_yuv", "total_variation", "lorenz_step", "quaternion_product"),
     *("fake_quantize", "causal_alibi", "token_shift", "side_by_side", "first_differences"),
 )
-CLASSES = (
-    *("rows of 2 to 8 columns", "rows of 9 to 24 columns", "rows of 25 to 128 columns", "rows of more columns"),
-    *("images and permutes", "stencils, scatters and pads", "sums within sums", "elementwise chains"),
-    "lists of small tensors",
-)
 MODELS = ("ViT", "GPT-2", "Llama", "ResNet", "ConvNeXt")
 FILES = ("ViT-B/16", "GPT-2", "LSTM", "demo")
 # times, against: the columns of docs/benchmarks.md. options: flags, each with its choices if it has any. source: the

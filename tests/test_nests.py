@@ -27,8 +27,6 @@ from fourfold.compiler.nest.print import c
 from fourfold.compiler.pipeline.calling import Program
 from nests import (
     INTERPRETER,
-    OF_FIXED_COLUMNS,
-    SHORT,
     compiled_so_far,
     expect_the_interpreters_bits,
     inputs_of,
@@ -144,48 +142,6 @@ def test_rows_that_lie_across(shape: tuple[int, ...]) -> None:
         torch.set_num_threads(threads)
         expect_the_interpreters_bits(TURNED_ROWS, (torch.randn(a, b), torch.randn(b, a)))
         expect_the_interpreters_bits(TURNED_ROWS, (torch.randn(b, a).t(), torch.randn(a, b).t()))
-
-
-@pytest.mark.parametrize(
-    ("rows", "columns"),
-    [((3, 16), 1), ((1, 70), 3), ((5, 37), 4), ((2, 17), 9), ((2, 18), 16), ((40, 3), 5), ((3, 33), 17)],
-)
-def test_rows_of_few_columns(rows: tuple[int, int], columns: int) -> None:
-    """Many rows at once, with sums in the order of longer rows."""
-    a, b = rows
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        x, y, z = torch.randn(a, b, columns), torch.randn(a, 1, columns), torch.randn(b, columns).bfloat16()
-        r, t = torch.randn(a, b, 1), torch.randn(columns, b).double()
-        expect_the_interpreters_bits(SHORT, (x, y, z, r, t))
-        x[0, 0], y[0] = torch.nan, -0.0
-        expect_the_interpreters_bits(SHORT, (torch.randn(a, b, 2 * columns)[..., ::2], y, z, r, t))
-        expect_the_interpreters_bits(SHORT, (x.transpose(0, 1).contiguous().transpose(0, 1), y, z, r, t))
-
-
-@pytest.mark.parametrize("has_column_sum", [False, True])
-@pytest.mark.parametrize("columns", [2, 4, 5, 7, 8, 12, 16, 17, 20, 24, 25, 33, 64, 100, 256, 257])
-@pytest.mark.parametrize("rows", [(1, 70), (70, 1), (37, 3), (5, 18)])
-def test_rows_of_fixed_columns(rows: tuple[int, int], columns: int, has_column_sum: bool) -> None:
-    """In groups, or across the lanes; axes of rows that merge for all tensors, or don't."""
-    a, b = rows
-    text = f"{HEAD}axes a={a} b={b} | c={columns}\n{OF_FIXED_COLUMNS}" + "column_sum d float32 [c]\n" * has_column_sum
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        x, y, w = torch.randn(a, b, columns), torch.randn(a, 1, columns).bfloat16(), torch.randn(columns).half()
-        r, t = torch.randn(1, b, 1), torch.rand(a, b, 1) > 0.5
-        expect_the_interpreters_bits(text, (x, y, w, r, t, 0.7))
-        x[0, 0], y[0] = torch.nan, -0.0
-        expect_the_interpreters_bits(text, (torch.randn(a, b, columns + 3)[..., 1:-2], y, w, r, t, 0.7))
-        expect_the_interpreters_bits(text, (x.transpose(0, 1).contiguous().transpose(0, 1), y, w, r, t, 0.7))
-
-
-def test_sums_over_rows_of_one_column() -> None:
-    text = (
-        f"{HEAD}axes a=40 |\nx: float32 = input float32 [a]\ns: float32 = sum x\nz: float32 = sin x\n"
-        "output s float32 [a]\ncolumn_sum z float32 []\ncolumn_sum s float32 []\n"
-    )
-    expect_the_interpreters_bits(text, (torch.randn(40),))
 
 
 @pytest.mark.parametrize("shape", [(40, 30, 4), (7, 100, 3), (3, 64, 9), (50, 16, 1), (1, 33, 16)])

@@ -246,10 +246,11 @@ void Loops::find_short_rows() {
   columns_ = columns;
 }
 
-// Also of rows that find_short_rows chose, if they are longer than an innermost axis may be. Chooses side_by_side if the columns are one axis and each tensor is contiguous along the rows, or broadcast over
-// them.
+// Chooses side_by_side if the columns are one axis and each tensor is contiguous along the rows, or broadcast over
+// them; also for the longer ones of short rows.
 void Loops::find_rows_side_by_side() {
-  if ((split_ == Split::short_rows && columns_ <= most_short_elements) || !program_.has_rows || !schedule_.column_sums.empty() || row_axes_ == 0) return;
+  if (split_ == Split::short_rows && columns_ <= most_short_elements) return;
+  if (!program_.has_rows || !schedule_.column_sums.empty() || row_axes_ == 0) return;
   if (sizes_.size() != row_axes_ + 1 || sizes_[row_axes_ - 1] < fewest_short_rows || columns_ < 2) return;
   const std::vector<int64_t>& of_rows = strides_[row_axes_ - 1];
   const std::vector<int64_t>& of_columns = strides_.back();

@@ -33,10 +33,10 @@ class Loops {
   // Such as "r1:n1,01,n1": the split, the number of row axes, and for each tensor, inputs first, the stride class of
   // each axis: 0, 1 or n (another). Along the innermost axis strides from 2 to 8 are written as digits, and = is stride
   // 1 of an output with non-temporal stores. d is a column axis that is mergeable with the next one for this tensor.
-  // Short rows, "s1x4:c1,01", also have their number of columns, and c marks a row stride of that number; so do rows,
-  // "r1x48:n1,01", of few columns that the program fixes. "t" and a
-  // number follow if tensors are transposed: contiguous along that axis but not along the innermost one. A loop over
-  // steps has program::steps_text() and a slash as a prefix.
+  // Short rows, "s1x4:c1,01", also have their number of columns, and c marks a row stride of that number; rows of few
+  // columns that the program fixes have it too, "r1x48:n1,01". "t" and a number follow if tensors are transposed:
+  // contiguous along that axis but not along the innermost one. A loop over steps has program::steps_text() and a slash
+  // as a prefix.
   const std::string& layout() const { return layout_; }
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }
