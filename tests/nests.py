@@ -82,7 +82,8 @@ lower = importlib.import_module("fourfold.compiler.passes.lower")
 
 def without_sizes(text: str) -> str:
     """A program's text as the compiler gets it."""
-    return re.sub(r"^axes.*$", lambda line: re.sub(r"=\S+", "", line[0]), text, count=1, flags=re.MULTILINE)
+    text = re.sub(r"^.* = input .*$", lambda line: re.sub(r"\+\d+", "", re.sub(r"@\d+", "1", line[0])), text, flags=re.M)
+    return re.sub(r"^axes.*$", lambda line: re.sub(r"=\S+", "", line[0]), text, count=1, flags=re.M)
 
 
 def of_explained(text: str) -> str:
@@ -150,6 +151,8 @@ def inputs_of(text: str, size: int = 5, special: bool = False) -> list[object]:
             inputs.append({"boolean": True, "int32": 3, "int64": 3}.get(value.type, 1.5))
             continue
         shape = [math.prod(sizes[axis] for axis in dim) for dim in given.dims]
+        for d, start in enumerate(given.starts):
+            shape[d] += 0 if start is None else start + d  # of a part, behind it too
         inputs.append(drawn(shape, DTYPES[given.kind], special))
     return inputs
 

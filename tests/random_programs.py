@@ -129,8 +129,22 @@ class Generator:
         if self.has_infinities and value.dtype.is_floating_point and value.numel() > 8:
             places = torch.randint(value.numel(), (1 + value.numel() // 256,))
             value.view(-1)[places] = rng.choice((torch.inf, -torch.inf))
+        words = dims
+        if rng.random() < 0.15 and not self.is_reversed:
+            words, value = self.as_part(dims, value)
         self.arguments.append(self.lying_anyhow(value))
-        self.add(type, self.level(dims), f"input {kind} [{' '.join(dims)}]")
+        self.add(type, self.level(dims), f"input {kind} [{' '.join(words)}]")
+
+    def as_part(self, dims: Sequence[str], value: Tensor) -> tuple[list[str], Tensor]:
+        """The values as a part of a larger tensor."""
+        starts = [self.random.choice((None, 0, 1, 5)) for _ in dims]
+        room = [(start or 0) + size + 2 * (start is not None) for start, size in zip(starts, value.shape, strict=True)]
+        larger = drawn(room, value.dtype)
+        within = (slice(start or 0, (start or 0) + size) for start, size in zip(starts, value.shape, strict=True))
+        larger[tuple(within)] = value
+        suffixes = ["" if start is None else f"+{start}" for start in starts]
+        words = [axis + suffix for axis, suffix in zip(dims, suffixes, strict=True)]
+        return [word.replace("1+", "@") for word in words], larger
 
     def lying_anyhow(self, value: Tensor) -> Tensor:
         """The same values in another memory layout."""

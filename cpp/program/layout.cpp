@@ -40,10 +40,13 @@ std::vector<int64_t> axis_sizes(const Program& program, const Tensor* inputs, si
   if (!countable(factors)) refuse("expected axes whose sizes have a product below 2^48");
   for (size_t k = 0; k < count; ++k) {
     for (int d = 0; d < inputs[k].dim; ++d) {
-      const int64_t expected = product(program.inputs[k].dims[d], sizes);
-      if (inputs[k].sizes[d] != expected) {
-        refuse("expected dimension " + std::to_string(d) + " of " + program.inputs[k].name + " to have size " +
-               std::to_string(expected) + ", but got " + std::to_string(inputs[k].sizes[d]));
+      const int64_t start = program.inputs[k].starts[d], size = product(program.inputs[k].dims[d], sizes);
+      const bool is_part = start != Input::whole;
+      const int64_t expected = is_part ? start + size : size;
+      if (is_part ? inputs[k].sizes[d] < expected : inputs[k].sizes[d] != expected) {
+        refuse("expected dimension " + std::to_string(d) + " of " + program.inputs[k].name + " to have " +
+               (is_part ? "at least size " : "size ") + std::to_string(expected) + ", but got " +
+               std::to_string(inputs[k].sizes[d]));
       }
     }
   }
@@ -61,6 +64,13 @@ std::vector<int64_t> axis_strides(
     }
   }
   return result;
+}
+
+Tensor read_tensor(const Input& input, Tensor tensor) {
+  int64_t offset = 0;
+  for (int d = 0; d < tensor.dim; ++d) offset += std::max<int64_t>(0, input.starts[d]) * tensor.strides[d];
+  if (tensor.data != nullptr && offset != 0) tensor.data = static_cast<char*>(tensor.data) + offset * element_size(tensor.kind);
+  return tensor;
 }
 
 Shape shape_of(const Output& output, const std::vector<int64_t>& sizes) {
@@ -101,7 +111,7 @@ std::vector<bool> find_overwritable(const Program& program) {
     for (const Dim& dim : output.dims) axes += dim.size();
     const bool is_whole = output.level == Level::element && output.parts == 1 && axes == program.axes.size();
     for (const Input& input : program.inputs) {
-      const bool is_alike = !input.is_number && input.kind == output.kind && input.dims == output.dims;
+      const bool is_alike = !input.is_number && !input.is_part() && input.kind == output.kind && input.dims == output.dims;
       found.push_back(is_whole && is_alike && program.values[output.value].stage == last);
     }
   }

@@ -24,6 +24,9 @@ struct Tensor {
 // The size of each axis. Throws std::invalid_argument if the tensors don't match the program.
 std::vector<int64_t> axis_sizes(const Program& program, const Tensor* inputs, size_t count);
 
+// The tensor from the first element that the program reads of it.
+Tensor read_tensor(const Input& input, Tensor tensor);
+
 // The stride of each axis; 0 for axes that the tensor does not have.
 std::vector<int64_t> axis_strides(
     const std::vector<Dim>& dims, const int64_t* strides, const std::vector<int64_t>& sizes);

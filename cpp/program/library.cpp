@@ -142,7 +142,8 @@ std::vector<Tensor> tensors_of(
   tensors.reserve(static_cast<size_t>(given.count) + made.program.outputs.size());
   for (int32_t k = 0; k < given.count; ++k) {
     const fourfold_tensor& input = given.inputs[k];
-    tensors.push_back({input.data, made.program.inputs[k].kind, input.dim, input.sizes, input.strides, input.base});
+    const Input& described = made.program.inputs[k];
+    tensors.push_back(read_tensor(described, {input.data, described.kind, input.dim, input.sizes, input.strides, input.base}));
   }
   size_t index = 0;
   void *data = nullptr, *base = nullptr;
@@ -208,6 +209,7 @@ FirstStep first_step_of(const fourfold_program& made, const Given& given, std::s
     step.inputs.push_back({input.data, kind_of(input.dtype), input.dim, input.sizes, input.strides, input.base});
   }
   step.sizes = axis_sizes(made.program, step.inputs.data(), step.inputs.size());
+  for (size_t k = 0; k < step.inputs.size(); ++k) step.inputs[k] = read_tensor(made.program.inputs[k], step.inputs[k]);
   for (size_t k = 0; k < made.program.outputs.size(); ++k) {
     const Output& output = made.program.outputs[k];
     const fourfold_tensor& tensor = given.outputs[k];

@@ -93,16 +93,23 @@ void Nests::attach(std::string_view layout, std::unique_ptr<const Nest> nest, st
 
 namespace {
 
-// A program's text without the sizes of its axes, on which its nests don't depend: the second line's words up to '='.
+// A program's text without what its nests don't depend on: the sizes of its axes, the second line's words up to '=', and
+// where parts of dimensions begin, a+2 or @3 in the lines of inputs.
 std::string without_sizes(std::string_view text) {
-  const size_t begin = std::min(text.find('\n'), text.size()), end = std::min(text.find('\n', begin + 1), text.size());
-  std::string result(text.substr(0, begin));
-  bool is_size = false;
-  for (const char c : text.substr(begin, end - begin)) {
-    is_size = c == '=' || (is_size && c != ' ');
-    if (!is_size) result += c;
+  std::string result;
+  for (int number = 1; !text.empty(); ++number) {
+    const std::string_view line = text.substr(0, std::min(text.find('\n'), text.size() - 1) + 1);
+    text.remove_prefix(line.size());
+    const bool is_input = line.find(" = input ") != std::string_view::npos;
+    bool is_left_out = false;
+    for (const char c : line) {
+      const bool is_size = number == 2 && c == '=', is_start = is_input && (c == '+' || c == '@');
+      is_left_out = is_size || is_start || (is_left_out && c != ' ' && c != ']' && c != '\n');
+      if (is_start && c == '@') result += '1';
+      if (!is_left_out) result += c;
+    }
   }
-  return result.append(text.substr(end));
+  return result;
 }
 
 }  // namespace

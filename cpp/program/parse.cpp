@@ -3,6 +3,7 @@
 //   fourfold program 1
 //   axes batch=x.0 | hidden=x.1                      each axis with its size: an input's dimension, or a number
 //   x: float32 = input bfloat16 [batch hidden]       each dimension is an axis, merged axes a*b, or 1
+//   z: float32 = input float32 [batch+2 @3]          a part of a dimension: an axis from index 2 on; index 3
 //   m: float32 = amax x
 //   d: float32 = sub x m
 //   k: float32 = number                              a scalar argument
@@ -24,6 +25,7 @@ namespace {
 
 constexpr size_t most_values = 4096;
 constexpr size_t most_tensors = 256;  // inputs, and likewise outputs
+constexpr int64_t most_start = int64_t{1} << 48;
 
 class Parser : private Lines {
  public:
@@ -101,18 +103,20 @@ class Parser : private Lines {
       expect(found != program_.inputs.end(), "an input's dimension", sizes_[k]);
       const int64_t dim = integer(sizes_[k].substr(dot + 1), "an input's dimension");
       axis.input = static_cast<int>(found - program_.inputs.begin());
-      expect(dim >= 0 && dim < static_cast<int64_t>(found->dims.size()) && found->dims[dim] == Dim{static_cast<int>(k)},
+      expect(dim >= 0 && dim < static_cast<int64_t>(found->dims.size()) && found->dims[dim] == Dim{static_cast<int>(k)} &&
+                 found->starts[dim] == Input::whole,
              "a dimension that runs along this axis alone", sizes_[k]);
       axis.dim = static_cast<int>(dim);
     }
   }
 
-  // Parses [a b*c 1] at words[at] and moves `at` past it.
-  std::vector<Dim> dims(const Words& words, size_t& at) {
+  // Parses [a b*c 1] at words[at] and moves `at` past it. starts: of an input, where parts of dimensions begin.
+  std::vector<Dim> dims(const Words& words, size_t& at, std::vector<int64_t>* starts = nullptr) {
     std::vector<Dim> result;
     std::vector<bool> used(program_.axes.size());
     for (std::string_view word : bracketed(words, at)) {
       Dim dim;
+      if (starts != nullptr) starts->push_back(start_of(word));
       while (word != "1") {
         const size_t star = std::min(word.find('*'), word.size());
         const int axis = axis_called(word.substr(0, star));
@@ -125,6 +129,19 @@ class Parser : private Lines {
       result.push_back(std::move(dim));
     }
     return result;
+  }
+
+  // Leaves the axis of a+2, or 1 of @3; whole if the word is no part.
+  int64_t start_of(std::string_view& word) const {
+    const std::string_view given = word;
+    const size_t plus = word.find_first_of("+@");
+    if (plus == std::string_view::npos) return Input::whole;
+    const bool is_index = word[plus] == '@';
+    const int64_t start = integer(word.substr(plus + 1), "where a part of a dimension begins");
+    const bool is_valid = start >= 0 && start < most_start && (is_index ? plus == 0 : word.find('*') == std::string_view::npos);
+    expect(is_valid, "a part of a dimension, such as a+2 or @3", given);
+    word = is_index ? "1" : word.substr(0, plus);
+    return start;
   }
 
   Level level_of(const std::vector<Dim>& dims) const {
@@ -173,7 +190,7 @@ class Parser : private Lines {
       expect(words.size() >= 6, "an input's dtype and dimensions", words.back());
       input.kind = kind(words[4]);
       size_t at = 5;
-      input.dims = dims(words, at);
+      input.dims = dims(words, at, &input.starts);
       expect(at == words.size(), "nothing behind ]", words.back());
       expect(type_of(input.kind) == value.type, name_of(type_of(input.kind)), words[1]);
     }

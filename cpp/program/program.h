@@ -6,6 +6,7 @@
 // An output may be the sum of each column over all rows.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -37,7 +38,13 @@ struct Input {
   Kind kind = Kind::float32;
   bool is_number = false;  // passed with the call as a scalar, not as a tensor
   std::vector<Dim> dims;
+  std::vector<int64_t> starts;  // for each dimension the first index that the program reads, of a part; else whole
   Level level = Level::number;
+
+  static constexpr int64_t whole = -1;
+  bool is_part() const {
+    return std::any_of(starts.begin(), starts.end(), [](int64_t start) { return start != whole; });
+  }
 };
 
 // Where a value comes from.

@@ -35,7 +35,7 @@ MOST_STACKED = 8  # parts of one element along a dimension that are computed sep
 # Parts of different sizes are computed by one program each if they are few and the whole has enough bytes.
 MOST_UNEQUAL = 4
 FEWEST_BYTES = 1 << 16
-Piece = tuple[Node, int, range]  # a slice: the node, the dimension, and the places along it
+Piece = tuple[Node, int, range]  # a part: the node, the dimension, and the places along it
 
 
 @dataclass(frozen=True)
@@ -201,6 +201,17 @@ def pieces(user: Node) -> list[Piece]:
         return []
     ends = [0, *itertools.accumulate(lengths)]
     return [(item, dim, range(ends[item.args[1]], ends[item.args[1] + 1])) for item in user.users]
+
+
+def piece_of(node: Node) -> Piece | None:
+    """The tensor of which a node is a part, the dimension, and the places, which are consecutive and static."""
+    user = node.args[0] if node.target is operator.getitem else node
+    if user.target not in (SLICE, SELECT) and (node is user or user.target not in (UNBIND, *SPLITS)):
+        return None
+    found = next(((dim, places) for piece, dim, places in pieces(user) if piece is node), None)
+    if found is None or not found[1] or found[1].step > 1:
+        return None
+    return (user.args[0], *found)
 
 
 def selected(node: Node, shape: Sequence[Size]) -> list[Piece]:

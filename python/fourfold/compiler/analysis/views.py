@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch.fx import Node
 
-from fourfold.compiler.ir.values import Dims
+from fourfold.compiler.ir.values import Dims, Starts
 
 aten = torch.ops.aten
 Size = int | torch.SymInt
@@ -95,6 +95,29 @@ def unviewed(node: Node, dims: Dims, sizes: Sequence[Size]) -> Dims | None:
             result[d] = dims[place]
         return tuple(result)
     return reshaped(dims, shape_of(node), base, sizes)
+
+
+def unviewed_part(node: Node, dims: Dims, starts: Starts, sizes: Sequence[Size]) -> tuple[Dims, Starts] | None:
+    """The same of a view of which a part is read; None if the view merges or splits dimensions."""
+    if not starts:
+        below = unviewed(node, dims, sizes)
+        return None if below is None else (below, ())
+    view, base = shape_of(node), shape_of(node.args[0])
+    if node.target in PERMUTATIONS:
+        order = permutation(node)
+    elif node.target in EXPANSIONS:
+        order = range(-len(view) + len(base), len(base))
+    else:
+        kept, own = ([d for d, size in enumerate(shape) if not is_one(size)] for shape in (view, base))
+        if len(kept) != len(own) or not all(same(view[d], base[e]) for d, e in zip(kept, own, strict=True)):
+            return None
+        place = dict(zip(kept, own, strict=True))
+        order = [place.get(d, -1) for d in range(len(view))]
+    found: list[tuple[tuple[int, ...], int | None]] = [((), None)] * len(base)
+    for d, own_dim in enumerate(order):
+        if own_dim >= 0 and not is_one(base[own_dim]):
+            found[own_dim] = dims[d], starts[d]
+    return tuple(dim for dim, _ in found), tuple(start for _, start in found)
 
 
 def broadcast(whole: Dims, shape: Sequence[Size]) -> Dims:

@@ -37,6 +37,7 @@ OF_INTEGERS = {name: f"integer_{name}" for name in ("floor_divide", "trunc_divid
 RESULTS = {**dict.fromkeys(folding.COMPARISONS, BOOLEAN), "sum_float64": FLOAT64}
 
 Dims = tuple[tuple[int, ...], ...]  # for each dimension, the axes along which it runs
+Starts = tuple[int | None, ...]  # empty if no dimension has a start
 Number = bool | int | float
 
 
@@ -97,9 +98,12 @@ def is_nan(value: Value) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Input:
+    """starts: for each dimension of which the program reads a part, where that begins; otherwise None."""
+
     name: str
     kind: str
     dims: Dims
+    starts: Starts = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +148,8 @@ class Program:
             self._known[key] = Value(self, op, type, operands, attribute)
         return self._known[key]
 
-    def input(self, name: str, dtype: torch.dtype, dims: Dims) -> Value:
-        self.inputs.append(Input(name, KINDS[dtype], dims))
+    def input(self, name: str, dtype: torch.dtype, dims: Dims, starts: Starts = ()) -> Value:
+        self.inputs.append(Input(name, KINDS[dtype], dims, starts))
         return self._value("input", TYPES[dtype], (), len(self.inputs) - 1)
 
     def number(self, name: str, type: str) -> Value:
@@ -227,7 +231,7 @@ class Program:
     def _right_side(self, value: Value, names: dict[int, str]) -> str:
         if value.op == "input":
             given = self.inputs[value.attribute]
-            return f"input {given.kind} {self._dims_text(given.dims)}"
+            return f"input {given.kind} {self._dims_text(given.dims, given.starts)}"
         if value.is_constant:
             number = value.attribute
             return f"constant {str(number).lower() if isinstance(number, bool) else repr(number)}"
@@ -239,8 +243,12 @@ class Program:
             words.insert(self.outer, "|")
         return " ".join(["axes", *words])
 
-    def _dims_text(self, dims: Dims) -> str:
-        return f"[{' '.join('*'.join(self.axes[a].name for a in dim) or '1' for dim in dims)}]"
+    def _dims_text(self, dims: Dims, starts: Starts = ()) -> str:
+        words = ["*".join(self.axes[a].name for a in dim) for dim in dims]
+        for d, start in enumerate(starts):
+            if start is not None:
+                words[d] = f"{words[d]}+{start}" if words[d] else f"@{start}"
+        return f"[{' '.join(word or '1' for word in words)}]"
 
     def _output_text(self, output: Output, names: dict[int, str]) -> str:
         parts = " ".join(names[id(value)] for value in output.values)

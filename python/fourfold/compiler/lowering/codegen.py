@@ -9,12 +9,13 @@ import torch
 from torch.fx import Node
 
 from fourfold.compiler.analysis.iteration_space import IterationSpace, renumbered
+from fourfold.compiler.analysis.parts import SELECT, SLICE
 from fourfold.compiler.analysis.support import constant_of, device_of, is_number_elsewhere, is_tensor
 from fourfold.compiler.analysis.views import VIEWS, memory_order
 from fourfold.compiler.ir.dtypes import FLOAT32, FLOAT64, INT64, KINDS, ROUNDED, TYPES
 from fourfold.compiler.ir.values import Axis, Output, Program, Value
 from fourfold.compiler.lowering import POINTWISE, ROWS, Call, NotFusable, Operand, is_stepwise
-from fourfold.compiler.nodes.fused import Fused
+from fourfold.compiler.nodes.fused import STARTS, Fused
 from fourfold.devices import programs
 
 LETTERS = "abcdefghijklmnopqrstuvwx"
@@ -74,7 +75,7 @@ class Codegen:
             return  # a value that is not a tensor is a size, which only views read
         elif constant_of(node) is not None:
             self.values[node] = Call(self.program, fake.dtype)(constant_of(node))
-        elif node.target in VIEWS:
+        elif node.target in VIEWS or node.target in (SELECT, SLICE):  # of inputs: a part is an input of its own
             self.values[node] = self.values[node.args[0]]
         elif node.target is operator.getitem:
             self.values[node] = self.values[node.args[0]][node.args[1]]
@@ -88,11 +89,11 @@ class Codegen:
             return self.program.number(name, INT64 if isinstance(fake, (int, torch.SymInt)) else floating)
         if is_number_elsewhere(fake, self.device):
             return self.program.number(name, floating if fake.dtype == torch.float64 else TYPES[fake.dtype])
-        dims = self.fused.space.dims[node]
+        dims, starts = self.fused.space.dims[node], node.meta[STARTS]
         for d, dim in enumerate(dims):
-            if len(dim) == 1:
+            if len(dim) == 1 and (not starts or starts[d] is None):
                 self.read_from.setdefault(dim[0], f"{name}.{d}")
-        return self.program.input(name, fake.dtype, renumbered(dims, self.axis))
+        return self.program.input(name, fake.dtype, renumbered(dims, self.axis), starts)
 
     def lowered(self, node: Node) -> Value | tuple[Value, ...]:
         lower = POINTWISE[node.target] if node.target in POINTWISE else ROWS[node.target].lower

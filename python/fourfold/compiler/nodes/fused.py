@@ -12,16 +12,19 @@ import torch
 from torch.fx import Graph, Node
 
 from fourfold.compiler.analysis.iteration_space import IterationSpace, broadcast
+from fourfold.compiler.analysis.parts import SELECT, SLICE, piece_of
 from fourfold.compiler.analysis.sizes import Sizes
 from fourfold.compiler.analysis.support import constant_of, is_tensor, refuse
-from fourfold.compiler.analysis.views import RESHAPES, VIEWS, memory_order, shape_of
-from fourfold.compiler.ir.values import Dims
+from fourfold.compiler.analysis.views import RESHAPES, VIEWS, memory_order, shape_of, unviewed_part
+from fourfold.compiler.ir.values import Dims, Starts
 from fourfold.compiler.pipeline import fallback
 
 LONGEST_PROFILED_NAME = 60
 LONGEST_NAME = 60  # in a program's text, as cpp/program/lines.h reads it
 COPIED_META = ("val", "stack_trace", "source_fn_stack")
 UNKNOWN = object()  # a symbolic size that the subgraph can't compute
+STARTS = "starts"  # in an input's meta, as in ir.values.Input
+Place = tuple[Node, Dims, Starts]  # how a tensor is read: the dimensions, and where parts of these begin
 
 
 class NotExtracted(Exception):
@@ -101,8 +104,8 @@ def displayed(name: str, input: int) -> str:
 
 
 class Extraction:
-    """Writes a group's subgraph, or extends that of a fused node. known: maps an outer node, and the dimensions with
-    which it is read, to its node in the subgraph."""
+    """Writes a group's subgraph, or extends that of a fused node. known: maps an outer node, and how it is read, to its
+    node in the subgraph."""
 
     def __init__(self, space: IterationSpace, fused: Fused | None = None, inputs: Sequence[Node] = ()):
         self.space = space
@@ -110,7 +113,7 @@ class Extraction:
         self.graph = self.fused.graph
         self.inputs = list(inputs)
         pairs = zip(inputs, self.fused.inputs, strict=True)
-        self.known: dict[tuple[Node, Dims], Node] = {(node, space.dims[own]): own for node, own in pairs}
+        self.known: dict[Place, Node] = {(node, space.dims[own], own.meta[STARTS]): own for node, own in pairs}
         self.sizes = Sizes(own for own in self.known.values() if is_tensor(own.meta["val"]))
         self.members: dict[Node, Node] = {}  # members, and views of them, with their copies
 
@@ -133,24 +136,45 @@ class Extraction:
             self.read(node, broadcast(whole, shape_of(node)))
 
     def read(self, node: Node, dims: Dims) -> None:
-        """Makes a tensor an input; for a view that is index arithmetic, its base."""
-        while node.op == "call_function" and node.target in VIEWS and (node, dims) not in self.known:
-            below = self.space.unviewed(node, dims)
-            if below is None:
-                break
-            node, dims = node.args[0], below
-        self.add_input(node, dims)
+        """Makes a tensor an input; for a view that is index arithmetic, or a part of a tensor, its base."""
+        place: Place = (node, dims, ())
+        while place not in self.known and (below := self.below(place)) is not None:
+            place = below
+        self.add_input(*place)
 
-    def add_input(self, node: Node, dims: Dims) -> None:
-        if (node, dims) not in self.known:
+    def below(self, place: Place) -> Place | None:
+        """How the base of a view, or the tensor that a node is a part of, is read; None for any other node."""
+        node, dims, starts = place
+        if node.op != "call_function":
+            return None
+        if node.target in VIEWS:
+            found = unviewed_part(node, dims, starts, self.space.sizes)
+            return found and (node.args[0], *found)
+        piece = piece_of(node)
+        if piece is None:
+            return None
+        base, dim, places = piece
+        if len(shape_of(node)) < len(shape_of(base)):
+            dims = (*dims[:dim], (), *dims[dim:])
+            starts = (*starts[:dim], None, *starts[dim:]) if starts else ()
+        elif len(dims[dim]) > 1:  # several axes run along the part
+            return None
+        if len(places) == shape_of(base)[dim]:
+            return base, dims, starts
+        given = list(starts or (None,) * len(dims))
+        given[dim] = places.start + (given[dim] or 0)
+        return base, dims, tuple(given)
+
+    def add_input(self, node: Node, dims: Dims, starts: Starts = ()) -> None:
+        if (node, dims, starts) not in self.known:
             with self.graph.inserting_before(self.first):
                 own = self.graph.placeholder(node.name)
                 own.target = own.name  # the graph makes node names unique, but not the names of arguments
-            own.meta = {"val": node.meta["val"]}
+            own.meta = {"val": node.meta["val"], STARTS: starts}
             if is_tensor(node.meta["val"]):
                 self.sizes.add(own)
             self.fused.space.dims[own] = dims
-            self.known[node, dims] = own
+            self.known[node, dims, starts] = own
             self.inputs.append(node)
 
     @functools.cached_property
@@ -188,15 +212,23 @@ class Extraction:
         sizes = [size if isinstance(size, int) else self.size(size) for size in fake.shape]
         return self.write(node, torch.ops.aten.full.default, (sizes, constant_of(node)), {"dtype": fake.dtype})
 
-    def outside(self, node: Node, dims: Dims) -> object:
-        """The node in the subgraph for a tensor computed outside: an input, or a view of one."""
+    def outside(self, node: Node, dims: Dims, starts: Starts = ()) -> object:
+        """The node in the subgraph for a tensor computed outside: an input, or a view or a part of one."""
         if not is_tensor(node.meta["val"]):
             return self.number(node)
-        if (node, dims) not in self.known:
-            below = self.space.unviewed(node, dims)
-            self.known[node, dims] = self.copied(node, lambda operand: self.outside(operand, below))
-            self.fused.space.dims[self.known[node, dims]] = dims
-        return self.known[node, dims]
+        place = node, dims, starts
+        if place not in self.known:
+            below = self.below(place)
+            if node.target in VIEWS:
+                copy = self.copied(node, lambda operand: self.outside(operand, *below[1:]))
+            else:
+                base, dim, places = piece_of(node)
+                is_selected = len(shape_of(node)) < len(shape_of(base))
+                target, where = (SELECT, (places.start,)) if is_selected else (SLICE, (places.start, places.stop))
+                copy = self.write(node, target, (self.outside(*below), dim, *where), {})
+            self.known[place] = copy
+            self.fused.space.dims[copy] = dims
+        return self.known[place]
 
     def copied(self, node: Node, operand: Callable[[Node], object]) -> Node:
         return self.write(node, node.target, *torch.fx.map_arg((node.args, node.kwargs), operand))
@@ -214,7 +246,8 @@ class Extraction:
 
     def number(self, node: Node) -> object:
         """A number that is an input, or an input's size."""
-        return self.known[node, ()] if (node, ()) in self.known else self.size(node.meta["val"])
+        place = node, (), ()
+        return self.known[place] if place in self.known else self.size(node.meta["val"])
 
     def size(self, wanted: object) -> object:
         """A node that reads this size from an input; UNKNOWN if no input has it."""
@@ -299,9 +332,18 @@ def replace(node: Node, inputs: Sequence[Node], results: Sequence[tuple[Node, No
 def unread(fused: Fused) -> list[Node]:
     """The unused inputs, except those that alone provide the symbolic size of an axis."""
     space, inputs = fused.space, fused.inputs
-    known = {dim for own in inputs if own.users for dim in space.dims[own]}
+    known = {dim for own in inputs if own.users for dim in whole_dims(own, space)}
     known |= {(axis,) for axis, size in enumerate(space.sizes) if isinstance(size, int)}
-    return [own for own in inputs if not own.users and all(len(dim) != 1 or dim in known for dim in space.dims[own])]
+    return [
+        own for own in inputs if not own.users and all(len(dim) != 1 or dim in known for dim in whole_dims(own, space))
+    ]
+
+
+def whole_dims(own: Node, space: IterationSpace) -> list[tuple[int, ...]]:
+    """The axes of each of an input's dimensions that is read whole."""
+    dims = space.dims[own]
+    starts = own.meta[STARTS] or (None,) * len(dims)
+    return [dim for dim, start in zip(dims, starts, strict=True) if start is None]
 
 
 def remove_unread(node: Node) -> None:

@@ -15,7 +15,7 @@ from fourfold.compiler.analysis.parts import CONCATENATION, STACK, parts_of
 from fourfold.compiler.analysis.support import REFUSAL, can_be_computed, can_be_held, can_be_read, refuse
 from fourfold.compiler.analysis.views import VIEWS, have_same_shape, hint, is_one, shape_of
 from fourfold.compiler.ir.values import Dims
-from fourfold.compiler.nodes.fused import Extraction, Fused, NotExtracted, replace, results_of
+from fourfold.compiler.nodes.fused import STARTS, Extraction, Fused, NotExtracted, replace, results_of
 from fourfold.compiler.passes.cleanup import clean_up
 from fourfold.compiler.pipeline.fallback import FAILED, visiting
 
@@ -108,7 +108,7 @@ class Epilogues:
             return False
         results = [(own, item) for own, item in zip(fused.outputs, results_of(owner), strict=True) if item is not None]
         extraction = Extraction(fused.space, fused, owner.args)
-        extraction.known |= {(item, fused.space.dims[own]): own for own, item in results}
+        extraction.known |= {(item, fused.space.dims[own], ()): own for own, item in results}
         try:
             for operand, own in operands.items():
                 extraction.read(operand, own)
@@ -177,7 +177,7 @@ def where_whole(x: Node) -> tuple[Node | None, Dims]:
     for user in x.users:
         if isinstance(user.target, Fused):
             pairs = zip(user.target.inputs, user.args, strict=True)
-            found += [(user, own) for own, given in pairs if given is x]
+            found += [(user, own) for own, given in pairs if given is x and not own.meta[STARTS]]
     for owner, own in found:
         space = owner.target.space
         dims: Dims | None = space.dims[own]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from fourfold.compiler.ir.dtypes import BOOLEAN, INTEGERS
-from fourfold.compiler.ir.values import Axis, Dims, Input, Output, Program, Value
+from fourfold.compiler.ir.values import Axis, Dims, Input, Output, Program, Starts, Value
 
 
 def read(text: str) -> Program:
@@ -42,12 +44,17 @@ class Reader:
         self.program.names.setdefault(value, name)
 
     def dims(self, words: list[str]) -> Dims:
-        return tuple(() if word == "1" else tuple(self.axis[name] for name in word.split("*")) for word in words)
+        names = [word.partition("+")[0] for word in words]
+        return tuple(() if name[0] in "1@" else tuple(self.axis[each] for each in name.split("*")) for name in names)
+
+    def starts(self, words: list[str]) -> Starts:
+        found = [re.search(r"[+@](\d+)$", word) for word in words]
+        return tuple(None if start is None else int(start[1]) for start in found) if any(found) else ()
 
     def value(self, name: str, type: str, op: str, words: list[str]) -> Value:
         if op in ("input", "number"):
-            kind, dims = (words[0], self.dims(words[2:-1])) if op == "input" else ("number", ())
-            self.program.inputs.append(Input(name, kind, dims))
+            kind, inner = (words[0], words[2:-1]) if op == "input" else ("number", [])
+            self.program.inputs.append(Input(name, kind, self.dims(inner), self.starts(inner)))
             return self.program._value(op, type, (), len(self.program.inputs) - 1)
         if op == "constant":
             of = (lambda word: word == "true") if type == BOOLEAN else int if type in INTEGERS else float
