@@ -171,7 +171,7 @@ def test_parts_are_written_where_they_belong(generator: str) -> None:
     own = x.detach(), y.detach()
     options = {"generator": generator}
     ran = events(compiled(differences, options=options), *own, memory=True)
-    assert set(ran) == {"aten::slice", "aten::as_strided", "[memory]"} and ran.count("[memory]") == 1
+    assert set(ran) == {"aten::as_strided", "[memory]"} and ran.count("[memory]") == 1
     assert events(compiled(features, options=options), *own).count("aten::copy_") == 1
     assert "aten::cat" not in events(compiled(token_shift, options=options), *own)
 
@@ -296,7 +296,8 @@ def test_gradients_share_nothing_with_the_upstream_gradient() -> None:
 
 
 def test_programs_write_concatenations() -> None:
-    """Of concatenations that they write only partly, just the copied bytes are counted."""
+    """Of concatenations that they write only partly, just the copied bytes are counted; of two parts that overlap, the
+    whole tensor they are parts of."""
     x = draw(100, 200, gradient=False)
 
     def outside(function: Callable) -> tuple[dict[str, str], int]:
@@ -304,7 +305,7 @@ def test_programs_write_concatenations() -> None:
         return {one.operator: one.reason for one in half.outside}, half.bytes_after
 
     reasons, moved = outside(lambda x: torch.cat([x[:1].exp(), x[1:] - x[:-1]]))
-    assert reasons == {} and moved == 4 * 200 * (1 + 99 * 2 + 100)
+    assert reasons == {} and moved == 4 * 200 * (1 + 100 + 100)
     reasons, moved = outside(lambda x: torch.cat([x[:1].exp(), x]))
     assert reasons["cat"].startswith("programs write some") and moved == 4 * 200 * (1 + 1 + 100 * 2)
 

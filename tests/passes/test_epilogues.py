@@ -36,7 +36,7 @@ def waiting_for_its_group(x: Tensor, y: Tensor) -> Tensor:
         (lambda x, y: x.softmax(-1).sum(0), ["[_softmax sum]"]),
         (lambda x, y: (x - (x * y).sum(0)).exp(), ["[mul sum sub exp]"]),
         (lambda x, y: (x * y).sum(0).exp(), ["[mul sum]", "[exp]"]),
-        (lambda x, y: x[:, : FEWEST_COLUMNS - 1].sin().sum(0), ["slice", "[sin]", "sum"]),
+        (lambda x, y: x[:, : FEWEST_COLUMNS - 1].sin().sum(0), ["[sin]", "sum"]),
     ],
 )
 def test_what_ends_in_a_group(function, left: list[str]) -> None:

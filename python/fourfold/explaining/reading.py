@@ -21,7 +21,7 @@ from fourfold.compiler.analysis.views import VIEWS, has_hints, hint
 from fourfold.compiler.ir.dtypes import NUMBERS
 from fourfold.compiler.lowering import CONSTANT
 from fourfold.compiler.lowering.decompositions import late
-from fourfold.compiler.nodes.fused import Fused, flat, fused_nodes
+from fourfold.compiler.nodes.fused import STARTS, Fused, flat, fused_nodes
 from fourfold.compiler.pipeline import record
 from fourfold.compiler.pipeline.compiled import Compiled
 from fourfold.devices import programs
@@ -75,8 +75,30 @@ def graph_of(captured: record.CapturedGraph, parameters: Sequence[str], of: str)
 
 
 def touched(node: Node) -> list[Node]:
-    """The tensors that an operator reads and writes."""
+    """The tensors, or parts of them, that an operator or a program reads and writes."""
+    if isinstance(node.target, Fused):
+        return [*(each for given in node.all_input_nodes for each in read_of(given, node)), node]
     return [node.args[1], node] if node.target is COPY else [*node.all_input_nodes, node]
+
+
+def read_of(given: Node, node: Node) -> list[Node]:
+    """The parts that a program reads of a tensor, or the tensor if they have as many elements."""
+    parts = [part_read(own) for own, other in zip(node.target.inputs, node.args, strict=True) if other is given]
+    sizes = [sum(map(elements_of, nodes)) for nodes in (parts, [given])]
+    return parts if sizes[0] < sizes[1] else [given]
+
+
+def part_read(own: Node) -> Node:
+    """The last slice or selection of an input, which nothing else reads."""
+    last, reader = own, own
+    while own.meta[STARTS] and (reader := next(iter(reader.users), None)) is not None and is_view(reader):
+        last = last if reader.target in VIEWS else reader
+    return last
+
+
+def elements_of(node: Node) -> int:
+    value = node.meta["val"]
+    return math.prod(map(hint, value.shape)) if isinstance(value, torch.Tensor) and has_hints(value) else 0
 
 
 def placeholders(module: GraphModule) -> list[str]:
@@ -153,7 +175,7 @@ def parts_left(node: Node, written: Sequence[Node]) -> list[Node]:
 
 def program_of(node: Node) -> Program:
     names = tuple(map(operator_name, operators_of(node.target)))
-    bytes = moved([[*node.all_input_nodes, node]])
+    bytes = moved([touched(node)])
     device = device_of(node).type
     text = node.target.named(node.target.text)
     return Program(node.target.__name__, names, text, bytes, layout(node), device)
