@@ -15,6 +15,7 @@ from torch.fx.graph import dtype_abbrs
 
 from fourfold import _C
 from fourfold.compiler.analysis.in_place import COPY
+from fourfold.compiler.analysis.concatenations import filled, source_of
 from fourfold.compiler.analysis.parts import parts_of
 from fourfold.compiler.analysis.support import REFUSAL, device_of, has_effect
 from fourfold.compiler.analysis.views import VIEWS, has_hints, hint
@@ -30,7 +31,7 @@ from fourfold.explaining.data import Box, Graph, Half, Outside, Program, cut, pl
 Inputs = dict[str, tuple[str, str]]
 NO_REASON = "programs have no such operator"
 KEPT_REASON = "torch's kernel is as fast as its pieces would be here"
-CONSTANT_REASON = "a constant that torch's operators read, or a result"
+CONSTANT_REASON = "a constant that torch's operators read, a result, or a part of one"
 EFFECT = "it draws random numbers, writes to a tensor or has another effect"
 COPIED = "torch's runtime writes an input's new value into it"
 UPDATED = "an input's new value, which no program writes into it"
@@ -157,7 +158,11 @@ def half_of(
 def left_of(compiled: Compiled) -> tuple[dict[Node, list[Node]], set[Node], list[Node]]:
     """The concatenations into which programs write parts, each with the other parts; the operators whose results
     programs write in place; and the operators that torch runs."""
-    copied_parts = {node: parts_left(node, written) for node, written in compiled.concatenations.items()}
+    constants = filled(compiled.concatenations)
+    copied_parts = {
+        node: [part for part in parts_left(node, written) if part not in constants]
+        for node, written in compiled.concatenations.items()
+    }
     done = {*compiled.updates, *(node for node, parts in copied_parts.items() if not parts)}
     return copied_parts, done, [node for node in compiled.nodes if is_operator(node) and node not in done]
 
@@ -170,7 +175,8 @@ def outside_of(left: Sequence[Node], copied_parts: Container[Node] = (), copied:
 
 def parts_left(node: Node, written: Sequence[Node]) -> list[Node]:
     """The parts of a concatenation that no program writes."""
-    return [part for part in parts_of(node)[0] if part not in written]
+    parts, dim = parts_of(node)
+    return [part for part in parts if source_of(part, dim) not in written]
 
 
 def program_of(node: Node) -> Program:

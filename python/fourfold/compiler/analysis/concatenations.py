@@ -2,7 +2,7 @@
 
 Parts of one size that one program computes are joined by the program itself (passes/epilogues.py). For all others the
 graph's plan allocates the concatenation first; each program writes its part into it, and parts that no program computes
-are copied."""
+are copied; constants fill theirs."""
 
 from __future__ import annotations
 
@@ -11,19 +11,37 @@ from torch.fx import GraphModule, Node
 
 from fourfold.compiler.analysis.in_place import is_result
 from fourfold.compiler.analysis.parts import CONCATENATION, parts_of
-from fourfold.compiler.analysis.support import is_tensor
-from fourfold.compiler.analysis.views import shape_of
+from fourfold.compiler.analysis.support import constant_of, is_tensor
+from fourfold.compiler.analysis.views import RESHAPES, is_one, same, shape_of
 from fourfold.devices import programs
 
 
 def concatenations(module: GraphModule) -> dict[Node, list[Node]]:
-    """Each concatenation into which programs write parts, with these parts."""
-    found = {}
+    """Each concatenation into which programs write parts, with these parts. One of them may be such a concatenation
+    too, as if several dimensions are padded."""
+    found: dict[Node, list[Node]] = {}
     for node in module.graph.find_nodes(op="call_function", target=CONCATENATION):
-        written = [part for part in parts_of(node)[0] if is_written(part, node)] if can_be_allocated(node) else []
+        parts, dim = parts_of(node)
+        sources = [source_of(part, dim) for part in parts if is_read_by(part, node)] if can_be_allocated(node) else []
+        written = [source for source in sources if is_result(source) or source in found]
         if written:
             found[node] = written
     return found
+
+
+def source_of(part: Node, dim: int) -> Node:
+    """What a program writes for a part: the part, or its only row along the dimension."""
+    if part.op != "call_function" or part.target not in RESHAPES or not is_one(shape_of(part)[dim]):
+        return part
+    row, shape = part.args[0], [*shape_of(part)]
+    is_row = len(shape_of(row)) == len(shape) - 1 and all(map(same, shape_of(row), [*shape[:dim], *shape[dim + 1 :]]))
+    return row if is_row and is_result(row) and list(row.users) == [part] else part
+
+
+def filled(found: dict[Node, list[Node]]) -> set[Node]:
+    """The constants that are nothing but parts of these concatenations."""
+    parts = {part for node in found for part in parts_of(node)[0] if constant_of(part) is not None}
+    return {part for part in parts if all(user in found for user in part.users)}
 
 
 def can_be_allocated(node: Node) -> bool:
@@ -41,9 +59,9 @@ def is_part(part: Node, whole: torch.Tensor) -> bool:
     return is_tensor(fake) and (fake.dim(), fake.dtype) == (whole.dim(), whole.dtype)
 
 
-def is_written(part: Node, node: Node) -> bool:
-    """Whether the part is a program's result that only the concatenation reads, once."""
-    return is_result(part) and list(part.users) == [node] and parts_of(node)[0].count(part) == 1
+def is_read_by(part: Node, node: Node) -> bool:
+    """Whether only this concatenation reads the part, once."""
+    return list(part.users) == [node] and parts_of(node)[0].count(part) == 1
 
 
 def lengths_of(node: Node) -> list[int]:

@@ -126,20 +126,22 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> object:
 
 @decomposes(aten.constant_pad_nd.default, LATE)
 def constant_pad(x: Tensor, pad: Sequence[int], value: float = 0) -> object:
-    """A concatenation, if only one dimension is padded or cropped."""
-    padded = [k for k in range(len(pad) // 2) if (pad[2 * k], pad[2 * k + 1]) != (0, 0)]
-    if len(padded) != 1 or suggest_memory_format(x) != CONTIGUOUS or beyond(x.dtype, value):
+    """Concatenations, one within the other if several dimensions are padded."""
+    if not any(pad) or suggest_memory_format(x) != CONTIGUOUS or beyond(x.dtype, value):
         return NotImplemented
-    before, after = pad[2 * padded[0]], pad[2 * padded[0] + 1]
-    dim = x.dim() - 1 - padded[0]
-    kept = x.narrow(dim, max(-before, 0), x.shape[dim] + min(before, 0) + min(after, 0))
+    for k in range(len(pad) // 2):
+        before, after = pad[2 * k], pad[2 * k + 1]
+        dim = x.dim() - 1 - k
+        x = x.narrow(dim, max(-before, 0), x.shape[dim] + min(before, 0) + min(after, 0))
+        parts = [border(x, dim, before, value), x, border(x, dim, after, value)]
+        parts = [part for part in parts if part is not None]
+        x = torch.cat(parts, dim) if len(parts) > 1 else x
+    return x if max(pad) > 0 else x.clone(memory_format=CONTIGUOUS)
 
-    def border(count: int) -> list[Tensor]:
-        sizes = [*x.shape[:dim], count, *x.shape[dim + 1 :]]
-        return [torch.full(sizes, value, dtype=x.dtype, device=x.device)] if count > 0 else []
 
-    parts = [*border(before), kept, *border(after)]
-    return torch.cat(parts, dim) if len(parts) > 1 else kept.clone(memory_format=CONTIGUOUS)
+def border(x: Tensor, dim: int, count: int, value: float) -> Tensor | None:
+    sizes = [*x.shape[:dim], count, *x.shape[dim + 1 :]]
+    return torch.full(sizes, value, dtype=x.dtype, device=x.device) if count > 0 else None
 
 
 @decomposes(aten.roll.default, LATE)

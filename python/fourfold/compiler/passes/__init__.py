@@ -25,6 +25,7 @@ from fourfold.compiler.passes.plan import plan
 from fourfold.compiler.passes.products import products
 from fourfold.compiler.passes.recurrent import recurrent
 from fourfold.compiler.passes.rematerialize import rematerialize
+from fourfold.compiler.passes.scatters import scatters
 from fourfold.compiler.passes.sink_gather import sink_gather
 from fourfold.compiler.passes.sink_slices import sink_slices
 from fourfold.compiler.passes.stack_gradients import stack_gradients
@@ -33,8 +34,8 @@ from fourfold.compiler.pipeline.fallback import recovering
 Pass = Callable[[GraphModule], GraphModule]
 
 CAPTURED: Sequence[Pass] = (recurrent, products)
-JOINT: Sequence[Pass] = (correct_dtypes, decompose, stack_gradients, rematerialize)
-INFERENCE: Sequence[Pass] = (correct_dtypes, decompose)
+JOINT: Sequence[Pass] = (correct_dtypes, scatters, decompose, stack_gradients, rematerialize)
+INFERENCE: Sequence[Pass] = (correct_dtypes, scatters, decompose)
 FUSION: Sequence[Pass] = (
     canonicalize,
     cse,
@@ -42,6 +43,7 @@ FUSION: Sequence[Pass] = (
     sink_slices,
     cse,
     by_parts,
+    canonicalize,
     cse,
     flatten,
     fuse,

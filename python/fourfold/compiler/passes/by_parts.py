@@ -51,19 +51,32 @@ from fourfold.compiler.passes.cleanup import eliminate_dead_code, sort
 from fourfold.compiler.pipeline.fallback import FAILED, visiting
 
 MOST_COMPUTED = 100  # operators, after the division
+MOST_ROUNDS = 4
 
 
 def by_parts(module: GraphModule) -> GraphModule:
     inputs = numbers_of(module.graph)
+    is_divided = True
+    for _ in range(MOST_ROUNDS):  # a part may be a concatenation, along another dimension, that its users now read
+        if is_divided:
+            is_divided = divide_all(module, inputs)
+    flatten(module.graph)
+    eliminate_dead_code(module.graph)
+    return sort(module)
+
+
+def divide_all(module: GraphModule, inputs: Sizes) -> bool:
+    """Divides every region there is; returns whether one has a concatenation in it."""
+    is_divided = False
     for node in visiting(module):
         if node.meta.get(REFUSAL, "").startswith(FAILED) or not node.users:
             continue
         found = region_of(node)
         if found is not None:
             divide(found, inputs)
-    flatten(module.graph)
+            is_divided = is_divided or any(part.target is CONCATENATION for each in found.given.values() for part in each.parts)
     eliminate_dead_code(module.graph)
-    return sort(module)
+    return is_divided
 
 
 class Undivided(Exception):

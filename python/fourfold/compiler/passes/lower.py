@@ -26,7 +26,7 @@ def lower(module: GraphModule) -> GraphModule:
     options = module.meta.get("options", Options())
     # 0-d results, such as a count of steps, are copied in any case.
     updated = [result for result in in_place.updates(module).values() if result.meta["val"].dim()]
-    updated += [part for parts in concatenations(module).values() for part in parts]
+    updated += [part for parts in concatenations(module).values() for part in parts if in_place.is_result(part)]
     updating = {in_place.program_of(result) for result in updated}
     for node in visiting(module):
         if not isinstance(node.target, Fused):

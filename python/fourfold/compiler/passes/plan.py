@@ -4,16 +4,18 @@ Each value has an index: first the graph's inputs, then the steps' results in or
 
 from __future__ import annotations
 
+import itertools
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch.fx import GraphModule, Node
 
 from fourfold.compiler.analysis import in_place
-from fourfold.compiler.analysis.concatenations import concatenations, lengths_of
+from fourfold.compiler.analysis.concatenations import concatenations, filled, lengths_of, source_of
 from fourfold.compiler.analysis.parts import parts_of
-from fourfold.compiler.analysis.support import is_tensor
+from fourfold.compiler.analysis.support import constant_of, is_tensor
 from fourfold.compiler.analysis.views import has_hints, memory_order
 from fourfold.compiler.lowering import CONSTANT, POINTWISE
 from fourfold.compiler.nodes.fused import Fused, flat, results_of
@@ -125,13 +127,16 @@ class Writer:
         self.plan = Plan()
         self.last: dict[int, int] = {}  # for each value, the step that reads it last
         self.targets: dict[Node, tuple[int, bool]] = {}  # by result: the tensor to write it to, and whether that is new
-        self.joined_by: dict[Node, Node] = {}  # the concatenation of a part that a program writes
+        self.joined_by: dict[Node, Node] = {}  # the concatenation of a part that programs write
+        self.places: dict[Node, Sequence[int]] = {}  # of each concatenation's parts
+        self.filled: set[Node] = set()  # constants that are only parts of concatenations
 
     def write(self, module: GraphModule) -> Plan:
         self.plan.updates = in_place.updates(module)
         self.plan.concatenations = concatenations(module)
         self.targets = {result: (self.index_of(copy.args[0]), False) for copy, result in self.plan.updates.items()}
         self.joined_by = {part: node for node, parts in self.plan.concatenations.items() for part in parts}
+        self.filled = filled(self.plan.concatenations)
         for node in module.graph.nodes:
             if isinstance(node.target, Fused):
                 self.program(node)
@@ -143,6 +148,8 @@ class Writer:
                 self.index[node] = self.index_of(node.args[0])
             elif node in self.plan.concatenations:
                 self.complete(node)
+            elif node in self.filled:
+                continue
             elif node.target is operator.getitem:
                 self.item(node)
             elif node.op == "get_attr":
@@ -223,23 +230,67 @@ class Writer:
         return found
 
     def begin(self, node: Node) -> None:
-        """Allocates a concatenation."""
+        """Allocates a concatenation, or takes its place in the one that it is a part of."""
         fake, (parts, dim) = node.meta["val"], parts_of(node)
-        self.add(
-            "concatenation", (list(fake.shape), list(fake.stride()), fake.dtype, fake.device), (dim, lengths_of(node))
-        )
-        self.index[node] = self.made(1 + len(parts))
-        own = enumerate(parts, self.index[node] + 1)
-        self.targets |= {part: (index, True) for index, part in own if part in self.joined_by}
+        if node in self.joined_by:
+            if node not in self.targets:
+                self.begin(self.joined_by[node])
+            whole, ends = self.targets[node][0], [0, *itertools.accumulate(lengths_of(node))]
+            self.index[node], own = whole, []
+            for start, stop in itertools.pairwise(ends):
+                self.last[whole] = len(self.plan.steps)
+                place = [("constant", each) for each in (dim, start, stop, 1)]
+                self.add("operator", ("aten::slice", "Tensor"), [("value", whole), *place])
+                own.append(self.made(1))
+        else:
+            described = list(fake.shape), list(fake.stride()), fake.dtype, fake.device
+            self.add("concatenation", described, (dim, lengths_of(node)))
+            self.index[node] = self.made(1 + len(parts))
+            own = range(self.index[node] + 1, self.index[node] + 1 + len(parts))
+        self.places[node] = own
+        if node not in self.joined_by and self.number_of_borders(node) is not None:
+            self.fill(self.index[node], self.number_of_borders(node))
+        for part, index in zip(parts, own, strict=True):
+            source = source_of(part, dim)
+            if self.joined_by.get(source) is node:
+                self.targets[source] = (index if source is part else self.row_of(index, dim)), True
+
+    def number_of_borders(self, node: Node) -> bool | int | float | None:
+        """The number of all constants of a concatenation, if they are not contiguous in memory: then the whole is filled
+        with it first."""
+        parts, dim = parts_of(node)
+        inner = [part for part in parts if part in self.plan.concatenations]
+        of_inner = [each for part in inner for each in parts_of(part)[0]]
+        numbers = {repr(constant_of(part)): constant_of(part) for part in (*parts, *of_inner) if part in self.filled}
+        is_apart = inner or dim != memory_order(node.meta["val"])[0]
+        return next(iter(numbers.values())) if is_apart and len(numbers) == 1 else None
+
+    def fill(self, index: int, number: bool | int | float) -> None:
+        self.last[index] = len(self.plan.steps)
+        self.add("operator", ("aten::fill_", "Scalar"), [("value", index), ("constant", number)])
+        self.made(1)
+
+    def row_of(self, index: int, dim: int) -> int:
+        self.last[index] = len(self.plan.steps)
+        self.add("operator", ("aten::select", "int"), [("value", index), ("constant", dim), ("constant", 0)])
+        return self.made(1)
 
     def complete(self, node: Node) -> None:
-        """Copies the parts of a concatenation that no program has written."""
-        for index, part in enumerate(parts_of(node)[0], self.index[node] + 1):
-            if part not in self.joined_by:
+        """Fills the parts of a concatenation that are constants, and copies those that no program has written."""
+        parts, dim = parts_of(node)
+        outermost = node
+        while outermost in self.joined_by:
+            outermost = self.joined_by[outermost]
+        for index, part in zip(self.places[node], parts, strict=True):
+            if self.joined_by.get(source_of(part, dim)) is node:
+                continue
+            if part not in self.filled:
                 self.last[index] = len(self.plan.steps)
                 values = [("value", index), ("value", self.read(part)), ("default", None)]
                 self.add("operator", ("aten::copy_", ""), values)
                 self.made(1)
+            elif self.number_of_borders(outermost) is None:
+                self.fill(index, constant_of(part))
 
     def constant(self, module: GraphModule, node: Node) -> None:
         value = getattr(module, node.target, None)
