@@ -29,6 +29,7 @@ from fourfold.compiler.passes.scatters import scatters
 from fourfold.compiler.passes.sink_gather import sink_gather
 from fourfold.compiler.passes.sink_slices import sink_slices
 from fourfold.compiler.passes.stack_gradients import stack_gradients
+from fourfold.compiler.passes.unroll_sums import unroll_sums
 from fourfold.compiler.pipeline.fallback import recovering
 
 Pass = Callable[[GraphModule], GraphModule]
@@ -41,6 +42,7 @@ FUSION: Sequence[Pass] = (
     cse,
     sink_gather,
     sink_slices,
+    unroll_sums,
     cse,
     by_parts,
     canonicalize,

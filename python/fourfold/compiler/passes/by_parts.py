@@ -211,7 +211,7 @@ def region_of(seed: Node) -> Region | None:
         return None
     if found is not None:
         region, dim = Region(found.parting, seed), found.dim
-    elif is_computed(seed, POINTWISE):
+    elif is_computed(seed, POINTWISE) and not is_reordered(seed):
         parting, dim = parting_of_slices(seed)
         if parting is None:
             return None
@@ -223,6 +223,12 @@ def region_of(seed: Node) -> Region | None:
     except Undivided:
         return None
     return region if any(node not in region.given and node.target not in VIEWS for node in region.dims) else None
+
+
+def is_reordered(node: Node) -> bool:
+    """Whether it is a copy with another order of dimensions in memory, so that slices of it are contiguous."""
+    is_copy = node.target is torch.ops.aten.clone.default
+    return is_copy and memory_order(node.args[0].meta["val"]) != memory_order(node.meta["val"])
 
 
 def parting_of_slices(node: Node) -> tuple[Parting | None, int]:
