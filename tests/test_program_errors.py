@@ -85,6 +85,26 @@ REFUSED = [
         f"{HEAD}axes a=x.1\n{X}output x float32 [a]\n",
         "expected a dimension that runs along this axis alone, but got 'x.1'",
     ),
+    (
+        f"{HEAD}axes a=x.0\nx: float32 = input float32 [a+1]\noutput x float32 [a]\n",
+        "line 2: expected a dimension that runs along this axis alone, but got 'x.0'",
+    ),
+    *(
+        (
+            f"{HEAD}axes a=2 b=3\nx: float32 = input float32 [{word}]\n",
+            f"line 3: expected {what}, but got '{got}'",
+        )
+        for word, what, got in (
+            ("a*b+1", "a part of a dimension, such as a+2 or @3", "a*b+1"),
+            ("a@1", "a part of a dimension, such as a+2 or @3", "a@1"),
+            ("a+-1", "a part of a dimension, such as a+2 or @3", "a+-1"),
+            ("@281474976710656", "a part of a dimension, such as a+2 or @3", "@281474976710656"),
+            ("@b", "where a part of a dimension begins", "b"),
+            ("a+", "where a part of a dimension begins", ""),
+            ("a+1 a+2", "an axis that this tensor does not have yet", "a"),
+        )
+    ),
+    (f"{HEAD}axes a=2\nx: float32 = input float32 [a]\noutput x float32 [a+1]\n", "line 4: expected"),
     (f"{HEAD}axes a=x.0\n{X}y: float32 = sinus x\n", "line 4: expected an operation, but got 'sinus'"),
     (f"{HEAD}axes a=x.0\n{X}y: float32 = add x\n", "line 4: expected 2 operands of add, but got 'x'"),
     (f"{HEAD}axes a=x.0\n{X}y: float32 = sin z\n", "line 4: expected a value that stands above, but got 'z'"),

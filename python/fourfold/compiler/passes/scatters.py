@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 
 from fourfold.compiler.analysis.parts import CONCATENATION
 from fourfold.compiler.analysis.sizes import Sizes
-from fourfold.compiler.analysis.support import REFUSAL, can_be_held, is_computed, is_tensor, refuse
+from fourfold.compiler.analysis.support import REFUSAL, can_be_held, constant_of, is_computed, is_tensor, refuse
 from fourfold.compiler.analysis.views import VIEWS, shape_of
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
 from fourfold.compiler.lowering.call import named
@@ -20,14 +20,15 @@ from fourfold.compiler.pipeline.fallback import visiting
 aten = torch.ops.aten
 SLICE, SELECT = aten.slice_scatter.default, aten.select_scatter.default
 SCATTERS = (SLICE, SELECT)
-COPY = aten.copy.default
+# Operators that write their second argument into new memory, of which the first one has the shape and the dtype.
+FILLED_FROM = (aten.copy.default, aten.fill.Tensor, aten.fill.Scalar)
 Write = tuple[int, int, Node]  # the first place along the dimension, the last one + 1, and the new values
 
 
 def scatters(module: GraphModule) -> GraphModule:
     inputs = numbers_of(module.graph)
-    for node in visiting(module, module.graph.find_nodes(op="call_function", target=COPY)):
-        if node.users and all(user.target in SCATTERS and user.args[0] is not node for user in node.users):
+    for node in visiting(module):
+        if node.target in FILLED_FROM and node.users and all(user.target in SCATTERS and user.args[0] is not node for user in node.users):
             spare(node, inputs)
     eliminate_dead_code(module.graph)
     nodes = [node for node in module.graph.nodes if node.target in SCATTERS and REFUSAL not in node.meta]
@@ -40,11 +41,14 @@ def scatters(module: GraphModule) -> GraphModule:
 
 def spare(copy: Node, inputs: Sizes) -> None:
     """Removes a copy into the old values of a slice, of which it only has the shape and the dtype."""
-    recorder, like = Recorder(copy, inputs), copy.meta["val"]
+    recorder, like, given = Recorder(copy, inputs), copy.meta["val"], copy.args[1]
     try:
         with recorder as record:
-            value = record.value(copy.args[1]).to(like.dtype)
-            result = record.node(value if value.shape == like.shape else value.expand(like.shape))
+            if isinstance(given, Node):
+                value = record.value(given).to(like.dtype)
+                result = record.node(value if value.shape == like.shape else value.expand(like.shape))
+            else:
+                result = record.node(torch.full(like.shape, given, dtype=like.dtype, device=like.device))
     except NotRecorded as reason:
         recorder.erase()
         refuse(copy, f"it reads {reason}")
@@ -70,7 +74,11 @@ def concatenate(node: Node, inputs: Sizes) -> None:
                 parts.append((source, first, start, stop))
         values = []
         for source, first, start, stop in parts:
-            value = record.value(source)
+            value, number = record.value(source), constant_of(source)
+            if number is not None:
+                sizes = [*shape_of(node)[:dim], stop - start, *shape_of(node)[dim + 1 :]]
+                values.append(torch.full(sizes, number, dtype=value.dtype, device=value.device))
+                continue
             value = value.unsqueeze(dim) if value.dim() < len(shape_of(node)) else value
             is_whole = (start, stop) == (first, first + value.shape[dim])
             values.append(value if is_whole else value.narrow(dim, start - first, stop - start))
