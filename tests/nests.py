@@ -82,7 +82,7 @@ lower = importlib.import_module("fourfold.compiler.passes.lower")
 
 def without_sizes(text: str) -> str:
     """A program's text as the compiler gets it."""
-    text = re.sub(r"^.* = input .*$", lambda line: re.sub(r"\+\d+", "", re.sub(r"@\d+", "1", line[0])), text, flags=re.M)
+    text = re.sub(r"@\d+(?=[\] ])", "1", re.sub(r"(?<=[a-z])\+\d+(?=[\] ])", "", text))
     return re.sub(r"^axes.*$", lambda line: re.sub(r"=\S+", "", line[0]), text, count=1, flags=re.M)
 
 

@@ -160,7 +160,8 @@ def written_and_read(x: Tensor, y: Tensor) -> Tensor:
 
 
 CASES = (
-    padded, padded_in_turn, scattered, written, written_in_rows, written_twice, written_and_read, token_shift, features, class_token, differences, rolled, second_difference, cropped, divided, some_columns,
+    padded, padded_in_turn, scattered, written, written_in_rows, written_twice, written_and_read,
+    token_shift, features, class_token, differences, rolled, second_difference, cropped, divided, some_columns,
     column_of_many, twice, also_returned, read_by_torch, nested, of_two_dtypes, with_nothing, stacked_rows,
     sums_beside, normalized,
 )  # fmt: skip

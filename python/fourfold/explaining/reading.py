@@ -14,8 +14,8 @@ from torch.fx import GraphModule, Node
 from torch.fx.graph import dtype_abbrs
 
 from fourfold import _C
-from fourfold.compiler.analysis.in_place import COPY
 from fourfold.compiler.analysis.concatenations import filled, source_of
+from fourfold.compiler.analysis.in_place import COPY
 from fourfold.compiler.analysis.parts import parts_of
 from fourfold.compiler.analysis.support import REFUSAL, device_of, has_effect
 from fourfold.compiler.analysis.views import VIEWS, has_hints, hint

@@ -66,7 +66,7 @@ def by_parts(module: GraphModule) -> GraphModule:
 
 
 def divide_all(module: GraphModule, inputs: Sizes) -> bool:
-    """Divides every region there is; returns whether one has a concatenation in it."""
+    """Divides every region there is; returns whether a part of one is a concatenation."""
     is_divided = False
     for node in visiting(module):
         if node.meta.get(REFUSAL, "").startswith(FAILED) or not node.users:
@@ -74,7 +74,8 @@ def divide_all(module: GraphModule, inputs: Sizes) -> bool:
         found = region_of(node)
         if found is not None:
             divide(found, inputs)
-            is_divided = is_divided or any(part.target is CONCATENATION for each in found.given.values() for part in each.parts)
+            parts = (part for each in found.given.values() for part in each.parts)
+            is_divided = is_divided or any(part.target is CONCATENATION for part in parts)
     eliminate_dead_code(module.graph)
     return is_divided
 

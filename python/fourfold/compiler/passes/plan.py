@@ -256,8 +256,8 @@ class Writer:
                 self.targets[source] = (index if source is part else self.row_of(index, dim)), True
 
     def number_of_borders(self, node: Node) -> bool | int | float | None:
-        """The number of all constants of a concatenation, if they are not contiguous in memory: then the whole is filled
-        with it first."""
+        """The number of all constants of a concatenation, if they are not contiguous in memory: then the whole is
+        filled with it first."""
         parts, dim = parts_of(node)
         inner = [part for part in parts if part in self.plan.concatenations]
         of_inner = [each for part in inner for each in parts_of(part)[0]]

@@ -20,7 +20,7 @@ from fourfold.compiler.pipeline.fallback import visiting
 aten = torch.ops.aten
 SLICE, SELECT = aten.slice_scatter.default, aten.select_scatter.default
 SCATTERS = (SLICE, SELECT)
-# Operators that write their second argument into new memory, of which the first one has the shape and the dtype.
+# They copy their second argument; the first one only has the shape and the dtype.
 FILLED_FROM = (aten.copy.default, aten.fill.Tensor, aten.fill.Scalar)
 Write = tuple[int, int, Node]  # the first place along the dimension, the last one + 1, and the new values
 
@@ -28,7 +28,11 @@ Write = tuple[int, int, Node]  # the first place along the dimension, the last o
 def scatters(module: GraphModule) -> GraphModule:
     inputs = numbers_of(module.graph)
     for node in visiting(module):
-        if node.target in FILLED_FROM and node.users and all(user.target in SCATTERS and user.args[0] is not node for user in node.users):
+        if (
+            node.target in FILLED_FROM
+            and node.users
+            and all(user.target in SCATTERS and user.args[0] is not node for user in node.users)
+        ):
             spare(node, inputs)
     eliminate_dead_code(module.graph)
     nodes = [node for node in module.graph.nodes if node.target in SCATTERS and REFUSAL not in node.meta]

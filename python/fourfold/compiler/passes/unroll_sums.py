@@ -1,6 +1,6 @@
 """Unrolls reductions over a few elements whose results another reduction reads, such as the distances in
-``softmax(-(a[:, None] - b).square().sum(-1), -1)``: each becomes operators on slices of its operand, so that one program
-computes both, without the whole operand in memory."""
+``softmax(-(a[:, None] - b).square().sum(-1), -1)``: each becomes operators on slices of its operand, so that one
+program computes both, without the whole operand in memory."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def behind(x: Node, dim: int, reader: Node) -> set[Node]:
         elif is_fusible(node):
             return set()
     is_alone = all(user in found or user is reader for node in found for user in node.users)
-    return found if is_alone and any(is_broadcast(node, x) for each in found for node in each.all_input_nodes) else set()
+    is_larger = any(is_broadcast(operand, x) for node in found for operand in node.all_input_nodes)
+    return found if is_alone and is_larger else set()
 
 
 def is_broadcast(operand: Node, x: Node) -> bool:
