@@ -114,53 +114,7 @@ def normalized(x: Tensor, y: Tensor) -> Tensor:
     return F.layer_norm(torch.cat([x[:1], x * y]) + 1, (20,))
 
 
-def padded(x: Tensor, y: Tensor) -> Tensor:
-    return F.pad(x * y, (1, 2, 2, 1)) * 2
-
-
-def padded_in_turn(x: Tensor, y: Tensor) -> Tensor:
-    """With two numbers, one of which another operator reads too."""
-    inner = F.pad((x * y).view(3, 4, 20), (2, -1, 0, 1, 1, 0), value=0.5)
-    return F.pad(inner.sin(), (1, 1), value=-1) + 1
-
-
-def scattered(x: Tensor, y: Tensor) -> Tensor:
-    first = torch.slice_scatter(x, y[:, 2:5] * 0.5, 1, 2, 5) + 1
-    return torch.select_scatter(first, y.sum(1), 1, -1).tanh()
-
-
-def written(x: Tensor, y: Tensor) -> Tensor:
-    out = torch.empty_like(x)
-    out[:, 0], out[:, 1:] = y[:, 0] * 2, x[:, 1:] + y[:, :-1]
-    return out
-
-
-def written_in_rows(x: Tensor, y: Tensor) -> Tensor:
-    out = torch.zeros(4, *x.shape)
-    out[0], out[2], out[-1] = x * y, x.exp(), 3
-    return out
-
-
-def written_twice(x: Tensor, y: Tensor) -> Tensor:
-    """The second write covers a part of the first, and the third all of the second."""
-    out = x.clone()
-    out[2:8] = y[2:8] * 2
-    out[5:10] = x[5:10].exp()
-    out[5:10] = y[:5].sin()
-    return out + 1
-
-
-def written_and_read(x: Tensor, y: Tensor) -> Tensor:
-    """Between the writes, so that they are not one chain."""
-    out = torch.zeros_like(x)
-    out[0] = x[0] * y[0]
-    for row in (1, 2, 3):
-        out[row] = out[row - 1] * 0.5 + x[row]
-    return out
-
-
 CASES = (
-    padded, padded_in_turn, scattered, written, written_in_rows, written_twice, written_and_read,
     token_shift, features, class_token, differences, rolled, second_difference, cropped, divided, some_columns,
     column_of_many, twice, also_returned, read_by_torch, nested, of_two_dtypes, with_nothing, stacked_rows,
     sums_beside, normalized,
@@ -220,18 +174,6 @@ def test_parts_are_written_where_they_belong(generator: str) -> None:
     assert set(ran) == {"aten::as_strided", "[memory]"} and ran.count("[memory]") == 1
     assert events(compiled(features, options=options), *own).count("aten::copy_") == 1
     assert "aten::cat" not in events(compiled(token_shift, options=options), *own)
-
-
-@needs_plans
-@pytest.mark.parametrize("generator", GENERATORS)
-def test_constants_fill_their_parts(generator: str) -> None:
-    """Of pads of several dimensions the whole is filled first; nothing is copied, and no scatter runs."""
-    own, options = (x.detach(), y.detach()), {"generator": generator}
-    ran = events(compiled(padded, options=options), *own, memory=True)
-    assert ran.count("aten::fill_") == 1 and ran.count("[memory]") == 1
-    for function in (padded, padded_in_turn, scattered, written, written_twice):
-        ran = events(compiled(function, options=options), *own)
-        assert not {"aten::copy_", "aten::slice_scatter", "aten::select_scatter", "aten::constant_pad_nd"} & set(ran)
 
 
 @needs_plans

@@ -258,11 +258,13 @@ class Writer:
     def number_of_borders(self, node: Node) -> bool | int | float | None:
         """The number of all constants of a concatenation, if they are not contiguous in memory: then the whole is
         filled with it first."""
-        parts, dim = parts_of(node)
-        inner = [part for part in parts if part in self.plan.concatenations]
-        of_inner = [each for part in inner for each in parts_of(part)[0]]
-        numbers = {repr(constant_of(part)): constant_of(part) for part in (*parts, *of_inner) if part in self.filled}
-        is_apart = inner or dim != memory_order(node.meta["val"])[0]
+        numbers, pending, is_apart = {}, [node], False
+        while pending:
+            each = pending.pop()
+            parts, dim = parts_of(each)
+            is_apart = is_apart or each is not node or dim != memory_order(node.meta["val"])[0]
+            numbers |= {repr(constant_of(part)): constant_of(part) for part in parts if part in self.filled}
+            pending += [part for part in parts if self.joined_by.get(part) is each and part in self.plan.concatenations]
         return next(iter(numbers.values())) if is_apart and len(numbers) == 1 else None
 
     def fill(self, index: int, number: bool | int | float) -> None:
