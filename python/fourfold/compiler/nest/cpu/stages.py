@@ -15,6 +15,7 @@ from fourfold.compiler.nest.cpu.builder import CHAINS, REDUCTION_BLOCK, SLACK, B
 from fourfold.compiler.nest.cpu.odometer import Odometer
 from fourfold.compiler.nest.cpu.steps import StepsBody
 from fourfold.compiler.nest.cpu.vectors import Position, Sum, VectorBody
+from fourfold.compiler.nest.ir.layout import ELEMENTS
 from fourfold.compiler.nest.ir.loops import SCRATCH, Constant, Operand, Ref
 from fourfold.compiler.nest.ir.schedule import SIZES, identity, total_type
 
@@ -140,8 +141,37 @@ class Stages(Builder):
         buffers."""
         kind = VectorBody if self.layout.steps is None else StepsBody
         body = kind(self, stage, place, sums, buffered)
+        if self.has_overlapping_ends():
+            return self.overlapped(place.count, body)
         has_chains = sums and buffered is None
-        self.vectors(place.count, CHAINS if has_chains else body.copies, body.write)
+        return self.vectors(place.count, CHAINS if has_chains else body.copies, body.write)
+
+    def has_overlapping_ends(self) -> bool:
+        """Whether the last vector of a piece is a whole one that overlaps the one before it. Elements of several axes
+        have many ends, and a mask of 16-bit numbers takes an instruction for each lane on some processors."""
+        layout = self.layout
+        is_streamed = any(layout.is_streamed(slot.index) for slot in self.slots)
+        return layout.split == ELEMENTS and layout.axes > 1 and layout.steps is None and not is_streamed
+
+    def overlapped(self, count: Operand, body: VectorBody) -> None:
+        """All vectors of a piece of elements. The last one is loaded first, because an output may have an input's
+        memory, and stored last. Pieces that are shorter than a vector have a mask."""
+        writer, lanes = self.writer, self.lanes
+        with writer.when(writer.let("<", BOOLEAN, Constant(lanes - 1, INT64), count)):
+            last = writer.index("-", count, lanes, "last")
+            values = body.computed(last)
+            before = writer.index("-", count, 1)
+            whole = writer.index("*", writer.index("/", before, lanes), lanes, "whole")
+            step = lanes * body.copies
+            main = writer.index("*", writer.index("/", before, step), step, "main")
+            with writer.loop(0, main, step) as k:
+                body.write([writer.index("+", k, copy * lanes) for copy in range(body.copies)], None, None)
+            with writer.loop(main, whole, lanes) as k:
+                body.write([k], None, None)
+            body.write_results(values, last, 0, None, None)
+        with writer.when(writer.let("<", BOOLEAN, count, Constant(lanes, INT64))):
+            mask = writer.let("mask", BOOLEAN, count, lanes=lanes, name="mask")
+            body.write([Constant(0, INT64)], mask, None)
 
     def accumulate(self, each: Sum, vector: Ref, mask: Ref | None, copy: int, chain: Ref | None) -> None:
         writer, op = self.writer, each.value.op

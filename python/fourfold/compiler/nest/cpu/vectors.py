@@ -130,6 +130,14 @@ class VectorBody:
             for copy, k in some:
                 self.write_results(known[copy], k, copy, mask, chain)
 
+    def computed(self, k: Operand) -> dict[Value, Operand]:
+        """The values of one whole vector, whose results are not yet written."""
+        known = dict(self.splats)
+        for value in self.values:
+            if value not in known:
+                known[value] = self.vector(value, known, k, None)
+        return known
+
     def write_results(
         self, known: dict[Value, Operand], k: Operand, copy: int, mask: Ref | None, chain: Ref | None
     ) -> None:
