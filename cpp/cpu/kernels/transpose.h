@@ -1,4 +1,4 @@
-// Transposes squares of 4-byte values, one vector wide, in registers.
+// Transposes squares of 4-byte values, one vector wide, and of 2-byte values, in registers.
 #pragma once
 
 #include "cpu/kernels/vec.h"
@@ -61,6 +61,32 @@ inline void transpose_8(const float* from, int64_t leading_dim, float* to, int64
     _mm256_storeu_ps(to + (k + 1) * to_step, pairs(true, low[0], low[1]));
     _mm256_storeu_ps(to + (k + 2) * to_step, pairs(false, high[0], high[1]));
     _mm256_storeu_ps(to + (k + 3) * to_step, pairs(true, high[0], high[1]));
+  }
+}
+
+}  // namespace fourfold::cpu::FOURFOLD_CPU_LEVEL
+#endif
+
+#if defined(CPU_CAPABILITY_AVX512) || defined(CPU_CAPABILITY_AVX2)
+namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
+
+// to[k * to_step + lane] = from[lane * leading_dim + k] for 8 lanes and 8 k, for any 2-byte values.
+inline void transpose_8(const uint16_t* from, int64_t leading_dim, uint16_t* to, int64_t to_step) {
+  __m128i pairs[8];  // of the rows i and i + 1: columns 0 to 3, then 4 to 7
+  for (int i = 0; i < 8; i += 2) {
+    const __m128i one = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * leading_dim));
+    const __m128i other = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + (i + 1) * leading_dim));
+    pairs[i] = _mm_unpacklo_epi16(one, other);
+    pairs[i + 1] = _mm_unpackhi_epi16(one, other);
+  }
+  for (int half = 0; half < 2; ++half) {
+    const __m128i low[2] = {_mm_unpacklo_epi32(pairs[half], pairs[2 + half]), _mm_unpacklo_epi32(pairs[4 + half], pairs[6 + half])};
+    const __m128i high[2] = {_mm_unpackhi_epi32(pairs[half], pairs[2 + half]), _mm_unpackhi_epi32(pairs[4 + half], pairs[6 + half])};
+    const auto store = [&](int k, __m128i row) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to + (4 * half + k) * to_step), row); };
+    store(0, _mm_unpacklo_epi64(low[0], low[1]));
+    store(1, _mm_unpackhi_epi64(low[0], low[1]));
+    store(2, _mm_unpacklo_epi64(high[0], high[1]));
+    store(3, _mm_unpackhi_epi64(high[0], high[1]));
   }
 }
 

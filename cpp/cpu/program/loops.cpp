@@ -25,7 +25,7 @@ namespace argument = program::argument;
 constexpr int64_t parts_of_thread = 4;
 constexpr int64_t fewest_of_chunk = 1024;
 // Panels: rows of a transposed tensor that a thread transposes into its own memory.
-constexpr int64_t most_panel_rows = 32;
+constexpr int64_t usual_panel_rows = 32;
 constexpr int64_t most_panel_columns = 256;     // if a row can be split
 constexpr int64_t most_panel_elements = 1 << 17;
 // Rows are short if they have at most so many columns, and if there are at least fewest_short_rows along one axis.
@@ -166,7 +166,9 @@ Loops::Loops(const Program& program, const Schedule& schedule, const std::vector
   if (split_ == Split::elements) share_elements();
   arguments_[argument::panel_columns] = split_ == Split::elements ? arguments_[argument::chunk] : columns_;
   const int64_t most = std::max<int64_t>(1, most_panel_elements / std::max<int64_t>(1, arguments_[argument::panel_columns]));
-  arguments_[argument::panel_rows] = std::min(most, most_panel_rows);
+  const int64_t rows = transposed_ == no_axis ? usual_panel_rows : sizes_[transposed_];
+  const int64_t panels = std::max<int64_t>(1, (rows + usual_panel_rows / 2) / usual_panel_rows);  // of equal sizes
+  arguments_[argument::panel_rows] = std::min(most, (rows + panels - 1) / panels);
   if (steps != nullptr) add_steps(*steps);
 }
 
