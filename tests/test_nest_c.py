@@ -72,6 +72,11 @@ FEW = (
     f"{HEAD}axes a=x.0 b=x.1\nx: float32 = input float32 [a b]\nw: float32 = input float16 [a b]\n"
     "m: boolean = input boolean [b]\ny: float32 = mul x w\nz: float32 = where m y x\noutput z float32 [a b]\n"
 )
+BOOLEANS = (
+    f"{HEAD}axes a=70 | c=37\nx: boolean = input boolean [a c]\np: boolean = any x\nq: boolean = all x\n"
+    "y: boolean = bitwise_xor x p\nr: boolean = all y\nz: boolean = bitwise_or y q\noutput z boolean [a c]\n"
+    "output p boolean [a]\noutput q boolean [a]\noutput r boolean [a]\n"
+)
 # Names that C++ or the printer uses for something else.
 CLASHING = (
     f"{HEAD}axes a=begin.0 | b=begin.1\nbegin: float32 = input float32 [a b]\nfloat: float32 = exp begin\n"
@@ -142,6 +147,9 @@ def cases() -> Iterator[tuple[str, Case]]:
         yield f"rows_of_{n}_columns", Case(f"{HEAD}axes a={a} b={b} | c={n}\n{OF_FIXED_COLUMNS}", [(given, 1)])
         sums = f"{HEAD}axes a={a * b} | c={n}\n{SUMS_OF_FIXED_COLUMNS}"
         yield f"sums_of_{n}_columns", Case(sums, [((x.view(a * b, n),), 1)])
+    few = torch.rand(70, 37) < 0.02  # of many rows one element, of some none, of one all
+    few[7], few[8, :36] = True, True
+    yield "booleans_of_37_columns", Case(BOOLEANS, [((few,), 1)])
     channels = (
         torch.randn(2, 70, 20),
         torch.randn(2, 70, 20).bfloat16(),
