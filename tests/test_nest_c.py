@@ -102,6 +102,7 @@ class Case:
     program: Program | None = None
     asked: list[str] = field(default_factory=list)  # requested layouts, and those of them that have nests
     layouts: list[str] = field(default_factory=list)
+    counts: list[ctypes.c_long] = field(default_factory=list)  # how often each nest was called
 
 
 def cases() -> Iterator[tuple[str, Case]]:
@@ -189,9 +190,13 @@ def compiled(shared: Path) -> dict[str, Case]:
             nests[text, layout] = build(read(text), Layout.of(layout), LEVEL.lanes)
         except NotCompiled:
             continue
-    attach(nests, shared / "nests_in_c")
+    calls = attach(nests, shared / "nests_in_c")
     for text, layout in nests:
-        next(case for case in CASES.values() if case.own == text).layouts.append(layout)
+        case = next(case for case in CASES.values() if case.own == text)
+        case.layouts.append(layout)
+        case.counts.append(calls[text, layout])
+    for k, case in enumerate(CASES.values()):  # the first programs have been refused their nests
+        case.program = Program(case.text + "\n" * (k + 1), "c", LLVM)
     return CASES
 
 
@@ -199,7 +204,8 @@ def refuse(text: str, layout: str, target: str) -> None:
     _C.refuse_nest(text, layout, target, "left to the C++ that the test compiles")
 
 
-def attach(nests: dict[tuple[str, str], Nest], folder: Path) -> None:
+def attach(nests: dict[tuple[str, str], Nest], folder: Path) -> dict[tuple[str, str], ctypes.c_long]:
+    """Returns the number of calls of each nest, which they count."""
     names = {key: f"nest_{k}" for k, key in enumerate(nests)}
     parts = list(parts_of({names[key]: nest for key, nest in nests.items()}))
     texts = [c.print_file(part) for part in parts]
@@ -210,12 +216,15 @@ def attach(nests: dict[tuple[str, str], Nest], folder: Path) -> None:
 
     made_once(folder, compile_all)
     libraries = [library(text, folder / f"unit_{unit}") for unit, text in enumerate(texts)]
+    calls = {}
     for key, nest in nests.items():
         own = next(one for one, part in zip(libraries, parts, strict=True) if names[key] in part)
+        calls[key] = ctypes.c_long.in_dll(own, f"{names[key]}_calls")
         table = (ctypes.c_void_p * len(nest.functions)).in_dll(own, names[key])
         addresses = [address or 0 for address in table]
         sizes = nest.bytes, nest.bytes_of_column, nest.bytes_of_panel, nest.sums
         _C.attach_nest(*key, addresses, *sizes)
+    return calls
 
 
 def parts_of(nests: dict[str, Nest]) -> Iterator[dict[str, Nest]]:
@@ -230,7 +239,13 @@ def compile_one(nests: dict[str, Nest], text: str, path: Path) -> None:
     """Each nest's functions in a table named after it."""
     tables = []
     for name, nest in nests.items():
-        functions = ", ".join("nullptr" if one is None else f"&fourfold::{name}::{one.name}" for one in nest.functions)
+        given, count = "auto begin, auto end, auto arguments, auto scratch", f"{name}_calls"
+        passed = "begin, end, arguments, scratch"
+        functions = ", ".join(
+            "nullptr" if one is None else f"[]({given}) {{ ++{count}; fourfold::{name}::{one.name}({passed}); }}"
+            for one in nest.functions
+        )
+        tables.append(f'extern "C" long {count} = 0;')
         tables.append(f'extern "C" fourfold::Function* const {name}[] = {{{functions}}};')
     path.with_suffix(".cpp").write_text("\n".join([text, *tables, ""]), encoding="utf-8")
     options = [
@@ -270,6 +285,7 @@ def test_it_gives_the_bits_of_the_interpreter_and_of_llvm(compiled: dict[str, Ca
         assert_same_bits(case.program(*inputs), expected)
         if by_llvm is not None:
             assert_same_bits(by_llvm(*inputs), expected)
+    assert all(count.value > 0 for count in case.counts)
 
 
 EXPECTED = """\
