@@ -20,6 +20,7 @@ A missing file or folder leaves an empty table, except for the first kind and fo
 from __future__ import annotations
 
 import json
+import math
 import re
 import statistics
 import sys
@@ -279,7 +280,33 @@ def ppo_table(contents: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-KINDS = {"targets": target_table, "recurrences": recurrence_table, "files": files_table, "ppo": ppo_table}
+def classes_table(contents: dict[str, Any]) -> str:
+    """A row for each class of random functions: the median, how many rows are slow, and the worst one."""
+    lines = [
+        "| class | rows | times Inductor, median (target) | below 0.95, below 0.8 | times eager, median; below 0.95 | worst |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
+    for report in contents["results"]:
+        rows = [row for row in report["figures"] if row["phase"] and not math.isnan(row["of_inductor"])]
+        of_inductor, of_eager = ([row[name] for row in rows] for name in ("of_inductor", "of_eager"))
+        worst = min(rows, key=lambda row: row["of_inductor"])
+        what = f"{worst['words']}, {worst['elements']:,} elements, {worst['dtype']}, {worst['phase']}"
+        (aim,) = report["targets"]
+        slow = f"{sum(r < 0.95 for r in of_inductor)}, {sum(r < 0.8 for r in of_inductor)}"
+        eager = f"{statistics.median(of_eager):.2f}×; {sum(r < 0.95 for r in of_eager)}"
+        median = f"{statistics.median(of_inductor):.2f}× ({aim['limit']:.1f})"
+        worst_words = f"{worst['of_inductor']:.2f}×: {what}".replace("|", "/")
+        lines.append(f"| {report['title']} | {len(rows)} | {median} | {slow} | {eager} | {worst_words} |")
+    return "\n".join([*lines, "", origin(contents["environment"], samples="CPU time on one thread")])
+
+
+KINDS = {
+    "targets": target_table,
+    "recurrences": recurrence_table,
+    "files": files_table,
+    "ppo": ppo_table,
+    "classes": classes_table,
+}
 TABLE = re.compile(
     rf"<!-- (?P<head>(?:(?P<kind>{'|'.join(KINDS)}) of )?(?P<file>docs/benchmarks/\S+\.json)"
     r"|docs/benchmarks/gpu|figures|suites) -->\n.*?<!-- end -->",

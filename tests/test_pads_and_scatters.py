@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.nn import functional as F
 
+import fourfold
 from compiled import assert_same, compiled, draw, results_of
 from fourfold import _native
 from fourfold.compiler.analysis import parts
@@ -102,6 +105,31 @@ def test_any_sizes(function: Callable) -> None:
     for rows in (12, 9, 3):
         own = draw(rows, 20), draw(rows, 20, seed=1)
         assert_same(results_of(call, own), results_of(function, own))
+
+
+@pytest.mark.parametrize("function", CASES)
+def test_tangents_are_eagers(function: Callable) -> None:
+    """torch's operators write them into the parts."""
+    call, tangents = compiled(function), []
+    for each in (function, call, call):
+        with forward_ad.dual_level():
+            own = forward_ad.make_dual(x.detach(), y.detach().cos())
+            tangents.append(forward_ad.unpack_dual(each(own, y.detach())).tangent)
+    for tangent in tangents[1:]:
+        torch.testing.assert_close(tangent, tangents[0])
+
+
+@pytest.mark.parametrize("function", CASES)
+def test_models_in_files(function: Callable, tmp_path: Path) -> None:
+    class Model(torch.nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return function(x, y)
+
+    own = x.detach(), y.detach()
+    fourfold.save(torch.export.export(Model(), own), tmp_path / "model.fourfold")
+    loaded = fourfold.load(tmp_path / "model.fourfold")
+    for _ in range(3):
+        torch.testing.assert_close(loaded(*own), function(*own))
 
 
 @needs_plans

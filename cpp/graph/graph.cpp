@@ -4,6 +4,8 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <optional>
 #include <string>
 
 #include "memory.h"
@@ -59,7 +61,10 @@ void ItemStep::run(Values& values) const {
 }
 
 void ConcatenationStep::run(Values& values) const {
-  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  // With tangents torch has to know that the parts are views: what operators write into them has tangents too.
+  const auto is_dual = [](const c10::IValue& value) { return value.isTensor() && has_tangent(value.toTensor()); };
+  std::optional<at::AutoDispatchBelowADInplaceOrView> no_autograd;
+  if (std::none_of(values.begin(), values.end(), is_dual)) no_autograd.emplace();
   const at::Tensor whole = new_memory(sizes, strides, dtype, device);
   values.emplace_back(whole);
   std::vector<int64_t> own = sizes;

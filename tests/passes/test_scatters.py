@@ -37,6 +37,13 @@ def with_broadcasts(x: Tensor, y: Tensor) -> Tensor:
     return slice_scatter(x, torch.ops.aten.copy(x[2:5], y[0] * 2), 0, 2, 5) + 1
 
 
+def one_value_at_several_places(x: Tensor, y: Tensor) -> Tensor:
+    value = y[0] * 2
+    out = select_scatter(select_scatter(x, value, 0, 0), value, 0, 1)
+    rows = value.expand(3, 9)
+    return slice_scatter(slice_scatter(out, rows, 0, 2, 5), rows, 0, 3, 6)
+
+
 @pytest.mark.parametrize(
     ("function", "parts"),
     [
@@ -44,6 +51,7 @@ def with_broadcasts(x: Tensor, y: Tensor) -> Tensor:
         (one_over_another, 4),
         (with_copies, 2),
         (with_broadcasts, 3),
+        (one_value_at_several_places, 4),
         (lambda x, y: slice_scatter(x, y * 2, 0, 0, 6), 1),  # all of it
         (lambda x, y: slice_scatter(x, y[:2], 0, 4).relu(), 2),
         (lambda x, y: select_scatter(slice_scatter(x, y[:2].exp(), 0, 4), y[:, 0].sin(), 1, 3), 3),  # two dimensions

@@ -77,6 +77,27 @@ def test_values_and_gradients(inner: int, dtype: torch.dtype) -> None:
         assert errors[0] <= max(2 * errors[1], 64 * torch.finfo(dtype).eps * exact.abs().max().item())
 
 
+def test_dtypes_that_promote() -> None:
+    """A slice of a vector is no number, whose dtype would not count."""
+
+    def scaled(a: Tensor, w: Tensor) -> Tensor:
+        return ((a * w).sum(-1) * 1e-60).softmax(-1)
+
+    wide = torch.full((4,), 1e60, dtype=torch.float64)
+    torch.testing.assert_close(compiled(scaled)(a, wide), scaled(a, wide))
+    call = compiled(scaled, options={"round": "eager"})
+    low, other = a.bfloat16(), b[0] + 1
+    torch.testing.assert_close(call(low, other), scaled(low, other))
+
+
+def test_an_operator_with_a_memory_format() -> None:
+    def function(x: Tensor) -> Tensor:
+        return torch.softmax((x * x[:, :1]).clone(memory_format=torch.channels_last).sum(-1), -1)
+
+    x = torch.randn(7, 9, 3, 4)
+    torch.testing.assert_close(compiled(function)(x), function(x))
+
+
 def test_what_is_not_a_number() -> None:
     own = a.clone(), b.clone()
     own[0][3, 1], own[0][5, 0], own[1][2, 3] = torch.nan, torch.inf, -torch.inf

@@ -158,7 +158,7 @@ def half_of(
 def left_of(compiled: Compiled) -> tuple[dict[Node, list[Node]], set[Node], list[Node]]:
     """The concatenations into which programs write parts, each with the other parts; the operators whose results
     programs write in place; and the operators that torch runs."""
-    constants = filled(compiled.concatenations)
+    constants = filled(compiled.module, compiled.concatenations)
     copied_parts = {
         node: [part for part in parts_left(node, written) if part not in constants]
         for node, written in compiled.concatenations.items()

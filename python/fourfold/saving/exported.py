@@ -12,6 +12,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import GraphModule, Node
 
 from fourfold.compiler import passes
+from fourfold.compiler.analysis.concatenations import FOR_A_FILE
 from fourfold.compiler.lowering import decompositions
 from fourfold.compiler.lowering.rounding_decompositions import rounding_as_eager
 from fourfold.compiler.options import Options
@@ -69,7 +70,7 @@ def lowered(program: ExportedProgram) -> tuple[ExportedProgram, GraphModule, lis
             node.kwargs = {name: value for name, value in node.kwargs.items() if name != "memory_format"}
     results = write_outputs(program, module)
     compile_scans(module)
-    module.meta["options"] = Options()
+    module.meta |= {"options": Options(), FOR_A_FILE: True}
     with torch.no_grad():
         module = passes.run(passes.FUSION, passes.run(passes.INFERENCE, module))
     if module.meta["plan"] is None:

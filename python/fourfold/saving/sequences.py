@@ -10,6 +10,7 @@ import torch
 from torch._guards import TracingContext, tracing
 from torch.fx import GraphModule, Node
 
+from fourfold.compiler.analysis.concatenations import FOR_A_FILE
 from fourfold.compiler.analysis.support import is_tensor
 from fourfold.compiler.analysis.views import hint
 from fourfold.compiler.nodes.recorder import NotRecorded
@@ -89,4 +90,5 @@ def compiled_sequence(step: GraphModule, given: Sequence[object], carries: int, 
     if graphs.changed or graphs.checks:
         raise Refused("its step has an effect besides its results")
     whole = whole_of(graphs.inference, count, False, options)
+    whole.module.meta[FOR_A_FILE] = True
     return Compiled.of(whole.module, options)

@@ -15,15 +15,21 @@ from fourfold.compiler.analysis.support import constant_of, is_tensor
 from fourfold.compiler.analysis.views import RESHAPES, is_one, same, shape_of
 from fourfold.devices import programs
 
+# In a graph's meta, if it is for a model file, which has steps that write whole parts only: the reader checks that
+# all memory is written before it is read. Other parts are copied.
+FOR_A_FILE = "for a file"
+
 
 def concatenations(module: GraphModule) -> dict[Node, list[Node]]:
     """Each concatenation into which programs write parts, with these parts. One of them may be such a concatenation
     too, as if several dimensions are padded."""
     found: dict[Node, list[Node]] = {}
+    is_plain = module.meta.get(FOR_A_FILE, False)
     for node in module.graph.find_nodes(op="call_function", target=CONCATENATION):
         parts, dim = parts_of(node)
-        sources = [source_of(part, dim) for part in parts if is_read_by(part, node)] if can_be_allocated(node) else []
-        written = [source for source in sources if is_result(source) or source in found]
+        own = [part for part in parts if is_read_by(part, node)] if can_be_allocated(node) else []
+        sources = own if is_plain else [source_of(part, dim) for part in own]
+        written = [source for source in sources if is_result(source) or source in found and not is_plain]
         if written:
             found[node] = written
     return found
@@ -38,8 +44,10 @@ def source_of(part: Node, dim: int) -> Node:
     return row if is_row and is_result(row) and list(row.users) == [part] else part
 
 
-def filled(found: dict[Node, list[Node]]) -> set[Node]:
+def filled(module: GraphModule, found: dict[Node, list[Node]]) -> set[Node]:
     """The constants that are nothing but parts of these concatenations."""
+    if module.meta.get(FOR_A_FILE, False):
+        return set()
     parts = {part for node in found for part in parts_of(node)[0] if constant_of(part) is not None}
     return {part for part in parts if all(user in found for user in part.users)}
 

@@ -136,7 +136,7 @@ class Writer:
         self.plan.concatenations = concatenations(module)
         self.targets = {result: (self.index_of(copy.args[0]), False) for copy, result in self.plan.updates.items()}
         self.joined_by = {part: node for node, parts in self.plan.concatenations.items() for part in parts}
-        self.filled = filled(self.plan.concatenations)
+        self.filled = filled(module, self.plan.concatenations)
         for node in module.graph.nodes:
             if isinstance(node.target, Fused):
                 self.program(node)

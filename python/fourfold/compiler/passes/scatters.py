@@ -72,7 +72,7 @@ def concatenate(node: Node, inputs: Sizes) -> None:
         parts: list[tuple[Node, int, int, int]] = []  # a tensor, where it begins, and its places that remain
         for start, stop in zip(bounds, bounds[1:], strict=False):
             first, _, source = next((w for w in reversed(writes) if w[0] <= start < w[1]), (0, 0, base))
-            if parts and parts[-1][0] is source and parts[-1][3] == start:
+            if parts and parts[-1][:2] == (source, first) and parts[-1][3] == start:
                 parts[-1] = (source, first, parts[-1][2], stop)
             else:
                 parts.append((source, first, start, stop))

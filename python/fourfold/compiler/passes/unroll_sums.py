@@ -55,7 +55,7 @@ def unroll(node: Node, inputs: Sizes) -> None:
         slices = Slices(record, x, dim, within)
         parts = [wide(slices.of(x, k, {})) for k in range(size)]
         result = by_pairs(COMBINED[node.target], parts).to(node.meta["val"].dtype)
-        return result.unsqueeze(dim) if given["keepdim"] else result
+        return result if given["keepdim"] else result.squeeze(dim)
 
     rewritten(node, total, inputs, reader="its slices read")
 
@@ -112,7 +112,8 @@ def leads_to_reduction(node: Node) -> bool:
 
 
 class Slices:
-    """Slices of nodes along a dimension, which they lack."""
+    """Slices of nodes along a dimension, in which they have one element: with fewer dimensions, tensors could promote
+    to another dtype."""
 
     def __init__(self, record: Recorder, x: Node, dim: int, within: set[Node]):
         self.record, self.x, self.dim, self.within = record, x, dim, within
@@ -134,15 +135,13 @@ class Slices:
             return value
         if number is not None:
             sizes = [*value.shape]
-            del sizes[dim]
+            sizes[dim] = 1
             return torch.full(sizes, number, dtype=value.dtype, device=value.device)
         if not varies(node, dim):
-            return value.squeeze(dim)
-        if not self.is_read_again(node):
-            return value.select(dim, k)
-        if node not in self.turned:
-            self.turned[node] = value.movedim(dim, 0).contiguous()
-        return self.turned[node].select(0, k)
+            return value
+        if self.is_read_again(node) and node not in self.turned:
+            self.turned[node] = value.movedim(dim, 0).contiguous().movedim(0, dim)
+        return self.turned.get(node, value).narrow(dim, k, 1)
 
     def is_read_again(self, node: Node) -> bool:
         """Whether each row reads a vector of it along another dimension, with gaps: then a small copy pays."""
