@@ -106,7 +106,7 @@ def test_an_lstm_in_words(tmp_path: Path) -> None:
         "Scan 0",
         "Backward of scan 0",
         "The loop nest of loop_program_0 of the backward of scan 0",
-        "split[",
+        " = input float32 [a b+",
     ):
         assert words in page, words
     assert "<script" not in page

@@ -206,7 +206,7 @@ def loops_of(monkeypatch: pytest.MonkeyPatch, step: Callable[..., Any]) -> dict[
 @pytest.mark.parametrize("step", [lstm, joined])
 def test_the_state_and_the_input_have_a_product_each(monkeypatch: pytest.MonkeyPatch, step: Callable[..., Any]) -> None:
     found = loops_of(monkeypatch, step)
-    assert found["forward"] == ["aten.addmm.default", "aten.addmm.default", "aten.split.Tensor"]
+    assert [name for name in found["forward"] if "split" not in name] == ["aten.addmm.default", "aten.addmm.default"]
     assert found["backward"] == ["aten.mm.default"]
 
 

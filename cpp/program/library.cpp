@@ -202,10 +202,12 @@ int32_t refused(const std::string& obstacle) {
 }
 
 // obstacle: why no nest supports these tensors; empty if one may.
-FirstStep first_step_of(const fourfold_program& made, const Given& given, std::string& obstacle) {
+FirstStep first_step_of(const fourfold_program& made, const Given& given, const fourfold_steps& steps, std::string& obstacle) {
   FirstStep step;
   for (int32_t k = 0; k < given.count; ++k) {
     const fourfold_tensor& input = given.inputs[k];
+    // An element of a state is kept where the next step computes the same element.
+    if (steps.feeds[k] >= 0 && made.program.inputs[k].is_part()) obstacle = "its step reads a part of a state";
     step.inputs.push_back({input.data, kind_of(input.dtype), input.dim, input.sizes, input.strides, input.base});
   }
   step.sizes = axis_sizes(made.program, step.inputs.data(), step.inputs.size());
@@ -329,7 +331,7 @@ int32_t fourfold_program_run_steps(
     const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
     const fourfold_steps* steps) try {
   std::string obstacle;
-  const FirstStep first = first_step_of(*program, {inputs, count, outputs}, obstacle);
+  const FirstStep first = first_step_of(*program, {inputs, count, outputs}, *steps, obstacle);
   if (obstacle.empty()) {
     obstacle = program->executable->run_steps(first.sizes, first.inputs.data(), first.outputs.data(), *steps);
   }
@@ -353,7 +355,7 @@ int32_t fourfold_program_layout_of_steps(
     const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, const fourfold_tensor* outputs,
     const fourfold_steps* steps, void* context, void (*take)(void* context, const char* layout)) try {
   std::string obstacle;
-  const FirstStep first = first_step_of(*program, {inputs, count, outputs}, obstacle);
+  const FirstStep first = first_step_of(*program, {inputs, count, outputs}, *steps, obstacle);
   if (!obstacle.empty()) return refused(obstacle);
   const std::string layout =
       program->executable->layout_of_steps(first.sizes, first.inputs.data(), first.outputs.data(), *steps);

@@ -14,12 +14,11 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true, sym_or
 
 from fourfold.compiler.analysis.sizes import Sizes
-from fourfold.compiler.analysis.support import is_tensor
+from fourfold.compiler.analysis.support import IN_LOOP, is_tensor
 from fourfold.compiler.nodes.loop import Loop
 from fourfold.compiler.nodes.recorder import NotRecorded
 from fourfold.compiler.options import Options
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
-from fourfold.compiler.passes.lower import IN_LOOP
 from fourfold.compiler.pipeline import runtime
 from fourfold.compiler.pipeline.compiled import Compiled
 from fourfold.scanning.batching import batched

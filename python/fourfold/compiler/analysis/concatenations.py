@@ -11,12 +11,12 @@ from torch.fx import GraphModule, Node
 
 from fourfold.compiler.analysis.in_place import is_result
 from fourfold.compiler.analysis.parts import CONCATENATION, parts_of
-from fourfold.compiler.analysis.support import constant_of, is_tensor
+from fourfold.compiler.analysis.support import IN_LOOP, constant_of, is_tensor
 from fourfold.compiler.analysis.views import RESHAPES, is_one, same, shape_of
 from fourfold.devices import programs
 
-# In a graph's meta, if it is for a model file, which has steps that write whole parts only: the reader checks that
-# all memory is written before it is read. Other parts are copied.
+# In a graph's meta, if it is for a model file. Programs write whole parts only there, and others are copied: the reader
+# checks that all memory is written before it is read.
 FOR_A_FILE = "for a file"
 
 
@@ -24,7 +24,7 @@ def concatenations(module: GraphModule) -> dict[Node, list[Node]]:
     """Each concatenation into which programs write parts, with these parts. One of them may be such a concatenation
     too, as if several dimensions are padded."""
     found: dict[Node, list[Node]] = {}
-    is_plain = module.meta.get(FOR_A_FILE, False)
+    is_plain = writes_whole_parts(module)
     for node in module.graph.find_nodes(op="call_function", target=CONCATENATION):
         parts, dim = parts_of(node)
         own = [part for part in parts if is_read_by(part, node)] if can_be_allocated(node) else []
@@ -33,6 +33,11 @@ def concatenations(module: GraphModule) -> dict[Node, list[Node]]:
         if written:
             found[node] = written
     return found
+
+
+def writes_whole_parts(module: GraphModule) -> bool:
+    """Whether no concatenation is within another and no row within a part, as in files and in the steps of loops."""
+    return module.meta.get(FOR_A_FILE, False) or module.meta.get(IN_LOOP, False)
 
 
 def source_of(part: Node, dim: int) -> Node:
@@ -46,7 +51,7 @@ def source_of(part: Node, dim: int) -> Node:
 
 def filled(module: GraphModule, found: dict[Node, list[Node]]) -> set[Node]:
     """The constants that are nothing but parts of these concatenations."""
-    if module.meta.get(FOR_A_FILE, False):
+    if writes_whole_parts(module):
         return set()
     parts = {part for node in found for part in parts_of(node)[0] if constant_of(part) is not None}
     return {part for part in parts if all(user in found for user in part.users)}

@@ -16,6 +16,7 @@ from fourfold.compiler.lowering.supported_by_eager import eager_supports, is_unu
 from fourfold.devices import programs
 
 REFUSAL = "refusal"  # in a node's meta: why it is not in a program
+IN_LOOP = "in loop"  # in the meta of a loop's body, where even a single operator becomes a program
 RANDOM = torch.Tag.nondeterministic_seeded
 EFFECTS: dict[object, bool] = {}  # a cache: whether an operator has an effect other than drawing random numbers
 

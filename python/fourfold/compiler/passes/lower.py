@@ -9,7 +9,7 @@ from torch.fx import GraphModule
 
 from fourfold.compiler.analysis import in_place, profitability
 from fourfold.compiler.analysis.concatenations import concatenations
-from fourfold.compiler.analysis.support import device_of
+from fourfold.compiler.analysis.support import IN_LOOP, device_of
 from fourfold.compiler.lowering import NotFusable
 from fourfold.compiler.lowering.codegen import write_program
 from fourfold.compiler.nest.jit import service
@@ -19,7 +19,6 @@ from fourfold.compiler.pipeline.calling import Program
 from fourfold.compiler.pipeline.fallback import FAILED, report, visiting
 
 log = logging.getLogger("fourfold.compiler")
-IN_LOOP = "in loop"  # in the meta of a loop's body, where even a single operator becomes a program
 
 
 def lower(module: GraphModule) -> GraphModule:

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from fourfold.compiler.analysis.iteration_space import reduced_dims
 from fourfold.compiler.analysis.sizes import Sizes
-from fourfold.compiler.analysis.support import REFUSAL, constant_of, is_computed, is_tensor
+from fourfold.compiler.analysis.support import IN_LOOP, REFUSAL, constant_of, is_computed, is_tensor
 from fourfold.compiler.analysis.views import VIEWS, is_one, shape_of
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.lowering.call import named
@@ -31,6 +31,8 @@ MOST_COMPUTED = 100  # operators of all elements together
 
 
 def unroll_sums(module: GraphModule) -> GraphModule:
+    if module.meta.get(IN_LOOP, False):  # whose nest computes all of a step in any case, but not parts of its states
+        return module
     inputs = numbers_of(module.graph)
     for node in visiting(module):
         if node.target in COMBINED and REFUSAL not in node.meta and node.users:
