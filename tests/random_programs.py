@@ -65,6 +65,7 @@ class Generator:
         """normalises: whether rows have softmaxes and variances, and some of these programs infinite elements.
         reverses: whether the first axis is always innermost in memory."""
         self.random = random.Random(seed)
+        self.of_parts = random.Random(f"{seed} parts")
         self.normalises, self.reverses = normalises, reverses
         self.has_infinities = normalises and self.random.random() < 0.3
         torch.manual_seed(seed)
@@ -130,14 +131,14 @@ class Generator:
             places = torch.randint(value.numel(), (1 + value.numel() // 256,))
             value.view(-1)[places] = rng.choice((torch.inf, -torch.inf))
         words = dims
-        if rng.random() < 0.15 and not self.is_reversed:
+        if self.of_parts.random() < 0.15 and not self.is_reversed:
             words, value = self.as_part(dims, value)
         self.arguments.append(self.lying_anyhow(value))
         self.add(type, self.level(dims), f"input {kind} [{' '.join(words)}]")
 
     def as_part(self, dims: Sequence[str], value: Tensor) -> tuple[list[str], Tensor]:
         """The values as a part of a larger tensor."""
-        starts = [self.random.choice((None, 0, 1, 5)) for _ in dims]
+        starts = [self.of_parts.choice((None, 0, 1, 5)) for _ in dims]
         room = [(start or 0) + size + 2 * (start is not None) for start, size in zip(starts, value.shape, strict=True)]
         larger = drawn(room, value.dtype)
         within = (slice(start or 0, (start or 0) + size) for start, size in zip(starts, value.shape, strict=True))
