@@ -3,6 +3,7 @@ wherever eager mode does, and the rest has eager mode's dtypes and shapes."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch._dynamo.backends.debugging import aot_eager
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+import seeds
 from compiler_operators import ENTRIES, OpInfo
 from compiler_samples import module_of
 from fourfold.compiler.pipeline.entry import backend
@@ -69,7 +71,10 @@ def outcome(call: Call, tensors: list[Tensor]) -> object:
     "name", [name for name, entry in ENTRIES.items() if torch.float32 in entry.dtypes and name not in INTERNAL]
 )
 def test_changed_calls(name: str) -> None:
+    draw = random.Random(f"{seeds.FIRST} {name}")
     for call, tensors in changed_calls(ENTRIES[name]):
+        if draw.random() < 0.5:  # other ones in each run
+            continue
 
         def compiled(*given: Tensor, by: Callable = backend, call: Call = call) -> list[Tensor]:
             return by(module_of(call, len(given)), list(given))(*given)

@@ -23,10 +23,10 @@ needs_plans = pytest.mark.skipif(_native.module is None, reason="Python runs the
 x, y = draw(12, 20), draw(12, 20, seed=1)
 
 
-@pytest.fixture(params=[0, 1 << 16], ids=["small parts too", "large parts"], autouse=True)
-def fewest_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a concatenation of unequal parts, whose readers are computed by parts."""
-    monkeypatch.setattr(parts, "FEWEST_BYTES", request.param)
+@pytest.fixture(autouse=True)
+def small_parts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers of small concatenations of unequal parts are computed by parts."""
+    monkeypatch.setattr(parts, "FEWEST_BYTES", 0)
 
 
 def padded(x: Tensor, y: Tensor) -> Tensor:
@@ -84,8 +84,12 @@ CASES = (padded, padded_in_turn, padded_within, scattered, written, written_in_r
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
+@pytest.mark.parametrize("fewest", [0, 1 << 16])
 @pytest.mark.parametrize("function", CASES)
-def test_results_and_gradients_are_eagers(function: Callable, generator: str) -> None:
+def test_results_and_gradients_are_eagers(
+    function: Callable, fewest: int, generator: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "FEWEST_BYTES", fewest)
     call = compiled(function, options={"generator": generator})
     for _ in range(2):
         assert_same(results_of(call, (x, y)), results_of(function, (x, y)))
