@@ -365,3 +365,19 @@ def test_a_step_of_adamw_copies_nothing_but_counts_of_steps(foreach: bool) -> No
 def test_explain_counts_the_copies_that_are_left() -> None:
     half = fourfold.explain(update, draw(30, 20), draw(30, 20)).graphs[0].forward
     assert not half.outside and half.boxes[-1].lines[0] == "p, in place"
+
+
+@pytest.mark.parametrize("columns", [7, 30, 33, 62])
+def test_rows_that_end_within_a_vector(columns: int) -> None:
+    """Elements that two vectors have are computed from the old values in both."""
+
+    def function(x: Tensor) -> None:
+        x.mul_(2).add_(1)
+
+    call = torch.compile(function, backend="fourfold", options={"generator": "llvm"})
+    room = torch.randn(50, columns + 3)
+    expected = room.clone()
+    for _ in range(4):
+        call(room[:, :columns])
+        function(expected[:, :columns])
+        torch.testing.assert_close(room, expected)

@@ -9,11 +9,11 @@ from torch.fx import GraphModule, Node
 
 from fourfold.compiler.analysis.parts import CONCATENATION
 from fourfold.compiler.analysis.sizes import Sizes
-from fourfold.compiler.analysis.support import REFUSAL, can_be_held, constant_of, is_computed, is_tensor, refuse
-from fourfold.compiler.analysis.views import VIEWS, shape_of
-from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
+from fourfold.compiler.analysis.support import REFUSAL, can_be_held, constant_of, refuse
+from fourfold.compiler.analysis.views import shape_of
 from fourfold.compiler.lowering.call import named
 from fourfold.compiler.nodes.recorder import NotRecorded, Recorder, numbers_of, rewritten
+from fourfold.compiler.passes.by_parts import base_of, is_fusible
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
 from fourfold.compiler.pipeline.fallback import visiting
 
@@ -124,11 +124,5 @@ def write_of(node: Node) -> tuple[int, Write] | None:
 
 def is_worthwhile(node: Node, values: list[Node]) -> bool:
     """Whether a program computes a part, or reads the whole."""
-    return any(map(is_fusible, values)) or any(map(is_fusible, node.users))
-
-
-def is_fusible(node: Node) -> bool:
-    while node.op == "call_function" and node.target in VIEWS:
-        node = node.args[0]
-    is_result = is_tensor(node.meta.get("val")) and node.target not in CONSTANT
-    return is_result and (node.target is CONCATENATION or is_computed(node, POINTWISE, ROWS))
+    around = [base_of(each) for each in (*values, *node.users)]
+    return any(each.target is CONCATENATION or is_fusible(each) for each in around)

@@ -17,6 +17,7 @@ from fourfold.compiler.analysis.views import VIEWS, is_one, shape_of
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.lowering.call import named
 from fourfold.compiler.nodes.recorder import Recorder, numbers_of, rewritten
+from fourfold.compiler.passes.by_parts import base_of, is_fusible
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
 from fourfold.compiler.pipeline.fallback import visiting
 
@@ -74,7 +75,7 @@ def behind(x: Node, dim: int, reader: Node) -> set[Node]:
         if is_computed(node, POINTWISE):
             found.add(node)
             pending += [operand for operand in node.all_input_nodes if operand not in found]
-        elif is_fusible(node):
+        elif is_fusible(base_of(node)):
             return set()
     is_alone = all(user in found or user is reader for node in found for user in node.users)
     is_larger = any(is_broadcast(operand, x) for node in found for operand in node.all_input_nodes)
@@ -92,12 +93,6 @@ def is_broadcast(operand: Node, x: Node) -> bool:
 def varies(node: Node, dim: int) -> bool:
     sizes = shape_of(node)
     return len(sizes) >= -dim and not is_one(sizes[dim])
-
-
-def is_fusible(node: Node) -> bool:
-    while node.op == "call_function" and node.target in VIEWS:
-        node = node.args[0]
-    return is_computed(node, POINTWISE, ROWS)
 
 
 def leads_to_reduction(node: Node) -> bool:
