@@ -1,13 +1,20 @@
-# Precompiles ops/stable.h for the sources of these targets that include something of torch. The others compile without,
-# so that a missing standard header is still an error. ccache needs -fpch-preprocess, and
+# Precompiles a header for the sources of these targets. ccache needs -fpch-preprocess, and
 # CCACHE_SLOPPINESS=pch_defines,time_macros.
-function(fourfold_precompile_stable_headers first)
-  target_precompile_headers(${first} PRIVATE "${PROJECT_SOURCE_DIR}/cpp/ops/stable.h")
+function(fourfold_precompile header first)
+  target_precompile_headers(${first} PRIVATE "${header}")
   foreach(target IN LISTS ARGN)
     target_precompile_headers(${target} REUSE_FROM ${first})
   endforeach()
   foreach(target IN ITEMS ${first} ${ARGN})
     target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+  endforeach()
+endfunction()
+
+# Precompiles ops/stable.h for the sources of these targets that include something of torch. The others compile without,
+# so that a missing standard header is still an error.
+function(fourfold_precompile_stable_headers)
+  fourfold_precompile("${PROJECT_SOURCE_DIR}/cpp/ops/stable.h" ${ARGN})
+  foreach(target IN LISTS ARGN)
     get_target_property(sources ${target} SOURCES)
     foreach(source IN LISTS sources)
       cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}" OUTPUT_VARIABLE file)

@@ -15,6 +15,7 @@ import seeds
 import simulated
 import simulated_programs
 import spared
+from forked import Forks
 from fourfold.compiler import options
 from op_cases import Case, on_its_path
 
@@ -145,6 +146,24 @@ def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """A folder that all workers of this run share."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if hasattr(request.config, "workerinput") else base
+
+
+def forks(*imports: str) -> Iterator[Forks]:
+    forks = Forks(*imports)
+    yield forks
+    forks.close()
+
+
+@pytest.fixture(scope="session")
+def after_torch() -> Iterator[Forks]:
+    """Runs Python's commands in processes that have imported torch, and nothing of fourfold."""
+    yield from forks("torch")
+
+
+@pytest.fixture(scope="session")
+def after_dynamo() -> Iterator[Forks]:
+    """The same for commands that compile or train: torch's compiler takes seconds to import, too."""
+    yield from forks("torch", "torch._dynamo", "torch._functorch.aot_autograd")
 
 
 @pytest.fixture

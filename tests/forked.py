@@ -1,5 +1,5 @@
 """Scripts in forks of one process that has already imported what they need: each saves the seconds that importing torch
-takes, and otherwise runs as in a process of its own.
+takes, and otherwise runs as in a process of its own. A few run for up to LIMIT seconds.
 
 `python forked.py IMPORT...` runs the commands that its input lists, one after another; Forks starts it and asks it.
 """
@@ -11,6 +11,7 @@ import io
 import json
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import tempfile
@@ -21,17 +22,18 @@ from typing import Any
 
 # macOS doesn't support fork after it has loaded torch.
 CAN_FORK = sys.platform == "linux"
+LIMIT = 120
 
 
 def run_as_python(command: list[str]) -> None:
-    """Runs ``SCRIPT ARGUMENT...``, ``-m MODULE ARGUMENT...`` or ``-c CODE`` as python does, as the last thing that this
+    """Runs ``SCRIPT``, ``-m MODULE`` or ``-c CODE``, each with arguments, as python does, as the last thing that this
     process does."""
     option, *words = command
     if option == "-m":
         sys.argv, sys.path[0] = words, str(Path.cwd())
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)
         return
-    sys.argv = command[:1] if option == "-c" else command
+    sys.argv = [option, *words[1:]] if option == "-c" else command
     sys.path[0] = "" if option == "-c" else str(Path(option).resolve().parent)
     # Unlike those of runpy, the script's globals live until the process ends.
     sys.modules["__main__"] = main = types.ModuleType("__main__")
@@ -52,23 +54,27 @@ class Forks:
         self.imports = imports
         self.process: subprocess.Popen[str] | None = None
 
-    def run(self, *command: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        words = [str(word) for word in command]
+    def run(
+        self, *command: object, cwd: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """env: the environment, but what an import reads of it is that of the first call."""
+        words, env = [str(word) for word in command], dict(os.environ if env is None else env)
         if not CAN_FORK:
-            return subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=cwd)
+            return subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=cwd, env=env)
         if self.process is None:
             line = [sys.executable, __file__, *self.imports]
             self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         with tempfile.TemporaryDirectory() as folder:
             files = [f"{folder}/out", f"{folder}/error"]
-            json.dump({"command": words, "cwd": str(cwd or Path.cwd()), "files": files}, self.process.stdin)
+            wanted = {"command": words, "cwd": str(cwd or Path.cwd()), "files": files, "env": env}
+            json.dump(wanted, self.process.stdin)
             print(file=self.process.stdin, flush=True)
             code = int(self.process.stdout.readline())
             out, error = (Path(file).read_text() for file in files)
         return subprocess.CompletedProcess(words, code, out, error)
 
-    def output_of(self, *command: object, cwd: Path | None = None) -> str:
-        done = self.run(*command, cwd=cwd)
+    def output_of(self, *command: object, **keywords: Any) -> str:
+        done = self.run(*command, **keywords)
         assert done.returncode == 0, f"{command} exited with {done.returncode}:\n{done.stdout}{done.stderr}"
         return done.stdout
 
@@ -83,7 +89,10 @@ def forked(wanted: Mapping[str, Any]) -> bool:
     if child:
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
         return False
+    signal.alarm(LIMIT)
     os.chdir(wanted["cwd"])
+    os.environ.clear()
+    os.environ.update(wanted["env"])
     for stream, file in enumerate(wanted["files"], 1):
         redirect(stream, file)
     return True

@@ -17,6 +17,7 @@ from torch import nn
 
 import fourfold
 from compiled import assert_same, compiled, draw, programs_of, results_of
+from forked import Forks
 from fourfold.compiler import lowering
 from fourfold.compiler.passes.epilogues import Epilogues
 from fourfold.compiler.passes.fuse import Fusion
@@ -288,8 +289,9 @@ def test_the_name_works_without_importing_fourfold_and_loads_nothing_of_inductor
     assert ours <= theirs
 
 
-def test_importing_fourfold_loads_no_compiler() -> None:
-    run_python("import sys, fourfold; assert not {'torch._dynamo', 'fourfold.compiler'} & set(sys.modules)")
+def test_importing_fourfold_loads_no_compiler(after_torch: Forks) -> None:
+    code = "import sys, fourfold; assert not {'torch._dynamo', 'fourfold.compiler'} & set(sys.modules)"
+    after_torch.output_of("-c", code)
 
 
 def test_torchs_logs_show_the_graphs() -> None:

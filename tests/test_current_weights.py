@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from torch.nn.utils import parameters_to_vector, parametrize, vector_to_parameters
 
-from machine import FORK, LOOPBACK, output_of
+from forked import Forks
+from machine import FORK, LOOPBACK
 from weight_changes import KINDS, SEEN, UNSEEN, Scaled, current, input_of, stream
 
 
@@ -87,10 +87,10 @@ if __name__ == "__main__":
 """
 
 
-def test_collectives_and_sharded_parameters(tmp_path: Path) -> None:
+def test_collectives_and_sharded_parameters(tmp_path: Path, after_dynamo: Forks) -> None:
     script = tmp_path / "collectives.py"
     script.write_text(COLLECTIVES)
-    assert output_of(sys.executable, script, LOOPBACK, FORK).splitlines()[-1] == "same"
+    assert after_dynamo.output_of(script, LOOPBACK, FORK).splitlines()[-1] == "same"
 
 
 def test_functional_call_and_parametrized_weights_are_read() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
 import fourfold
 from defaults import DEFAULTS
-from machine import output_of
+from forked import Forks
 from op_cases import Case, by_dtype, case_id, differentiable, flatten, tolerance
 from test_gradients import FEWEST, expect_same, gradients, raw, scalar_of
 
@@ -124,7 +123,7 @@ def test_parameters_are_made_where_torchs_are(default: str) -> None:
                 assert (parameter.device, parameter.dtype) == (like.device, like.dtype), name
 
 
-def test_imported_under_other_defaults() -> None:
+def test_imported_under_other_defaults(after_torch: Forks) -> None:
     """Objects created at import don't use the user's defaults either."""
     program = """
 import torch
@@ -138,7 +137,7 @@ print(fourfold.axpby(x, x, 0.5).tolist(), torch.vmap(fourfold.axpby)(x, x).tolis
 from fourfold.operators.axpby import _PROBES
 print({str(probe.device) for probe in _PROBES.values()})
 """
-    lines = output_of(sys.executable, "-c", program).splitlines()
+    lines = after_torch.output_of("-c", program).splitlines()
     assert lines == ["[[1.5, 1.5, 1.5], [1.5, 1.5, 1.5]] [[3, 3, 3], [3, 3, 3]]", "{'cpu'}"]
 
 

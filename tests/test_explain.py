@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import fourfold
+from forked import Forks
 from fourfold.cli import main
 from fourfold.explaining.running import apart
 from machine import ROOT
@@ -258,7 +259,7 @@ def test_a_notebook_gets_a_fragment_with_a_style_of_its_own() -> None:
     assert re.findall(r"^(?![ }]).+", style, re.MULTILINE) == [".fourfold-explanation {"]  # all other rules are nested
 
 
-def test_importing_fourfold_loads_neither_explain_nor_a_compiler() -> None:
+def test_importing_fourfold_loads_neither_explain_nor_a_compiler(after_torch: Forks) -> None:
     code = """
 import sys, fourfold
 late = ("torch._dynamo", "fourfold.compiler", "fourfold.explaining")
@@ -267,7 +268,7 @@ assert heavy() == [], heavy()
 assert "explain" in dir(fourfold) and callable(fourfold.explain)
 assert not any(name.startswith("torch._dynamo") for name in heavy()), heavy()
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    after_torch.output_of("-c", code)
 
 
 # The command line.

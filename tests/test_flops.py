@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import FlopCounterMode
 
 import fourfold
+from forked import Forks
 from fourfold import reference
 
 H, IN, B, T = 6, 4, 3, 4
@@ -123,7 +122,7 @@ def test_fake_tensors_are_counted() -> None:
 
 
 @pytest.mark.parametrize("first", ["fourfold", "torch.utils.flop_counter"])
-def test_whichever_is_imported_first(first: str) -> None:
+def test_whichever_is_imported_first(first: str, after_torch: Forks) -> None:
     """Reloading registers nothing again."""
     code = f"""
 import importlib, sys, torch, {first}
@@ -137,4 +136,4 @@ with FlopCounterMode(display=False) as counter:
     fourfold.nn.MLP(3, 4, 5)(torch.ones(2, 3))
 assert counter.get_total_flops() == 2 * 2 * (3 * 4 + 4 * 5), counter.get_total_flops()
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    after_torch.output_of("-c", code)

@@ -3,7 +3,6 @@ vectors. tests/simulators/printed_functions.py covers all sizes, architectures a
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +16,7 @@ import gpu_function_memory as memory
 import gpu_function_values as values
 import gpu_functions as functions
 from backend_report import Refused
+from forked import Forks
 from fourfold.devices import hiprtc, nvrtc, text
 from fourfold.devices.runtime_compiler import CompilationError
 from machine import linux_only, missing, output_of, tool
@@ -191,7 +191,7 @@ def test_hiprtc(tmp_path) -> None:
         hiprtc.installed.compile("__global__ void f() { missing(); }", "gfx90a", "wrong")
 
 
-def test_a_compiler_that_is_not_there_is_a_sentence() -> None:
+def test_a_compiler_that_is_not_there_is_a_sentence(after_torch: Forks) -> None:
     """In a process in which no library loads."""
     code = """
 import ctypes, torch
@@ -204,7 +204,7 @@ for module in (nvrtc, hiprtc):
     except runtime_compiler.CompilationError as error:
         print(error)
 """
-    said = output_of(sys.executable, "-c", code).splitlines()
+    said = after_torch.output_of("-c", code).splitlines()
     assert said == [
         *["NVIDIA's run-time compiler was not found: pip install nvidia-cuda-nvrtc"] * 2,
         *["AMD's run-time compiler was not found: install ROCm's package hiprtc, or set ROCM_PATH"] * 2,
@@ -240,7 +240,7 @@ def fake_nvrtc(path: Path, major: int, minor: int) -> Path:
 
 
 @pytest.mark.skipif(torch.version.cuda is not None, reason="torch loads its own NVRTC")
-def test_a_loaded_nvrtc_comes_first_and_an_old_one_is_a_sentence(tmp_path) -> None:
+def test_a_loaded_nvrtc_comes_first_and_an_old_one_is_a_sentence(tmp_path, after_torch: Forks) -> None:
     """In processes of their own: glibc finds a loaded library again by its soname."""
     code = """
 import ctypes, sys, types
@@ -251,11 +251,11 @@ kept = [ctypes.CDLL(path) for path in loaded]
 print(nvrtc.installed.obstacle())
 print(nvrtc.installed.compiler.path())
 """
-    command = (sys.executable, "-c", code, tmp_path / "site")
+    command = ("-c", code, tmp_path / "site")
     packaged = fake_nvrtc(tmp_path / "site" / PACKAGED, 12, 6)
     loaded = fake_nvrtc(tmp_path / "loaded" / "libnvrtc.so.12", 12, 5)
-    assert output_of(*command).splitlines() == ["None", str(packaged)]
-    assert output_of(*command, loaded).splitlines() == [
+    assert after_torch.output_of(*command).splitlines() == ["None", str(packaged)]
+    assert after_torch.output_of(*command, loaded).splitlines() == [
         f"expected NVRTC 12.6 or newer, but found 12.5 at {loaded}: "
         "pip install 'nvidia-cuda-nvrtc-cu12>=12.6', and load no older one first",
         str(loaded),

@@ -26,16 +26,21 @@ def run_python(code, *options, **environment):
     )
 
 
-def import_error(*options, **environment):
+@pytest.fixture
+def run_forked(after_torch):
+    return lambda code, **environment: after_torch.run("-c", code, env=SURROUNDINGS | environment)
+
+
+def import_error(*options, run=run_python, **environment):
     """The message of the ImportError that ``import fourfold`` raises in a new process."""
-    done = run_python("import fourfold", *options, **environment)
+    done = run("import fourfold", *options, **environment)
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == 1, done
     assert last.startswith("ImportError: "), done.stderr
     return last.removeprefix("ImportError: ")
 
 
-def test_import_loads_nothing_heavy_and_needs_no_accelerator():
+def test_import_loads_nothing_heavy_and_needs_no_accelerator(run_forked):
     lowest = fourfold._C.build_info()["cpu_levels"][0]
     code = """
 import sys, torch
@@ -43,7 +48,7 @@ before = set(sys.modules)
 import fourfold
 print(fourfold.cpu_capability(), *sorted(set(sys.modules) - before))
 """
-    done = run_python(code, CUDA_VISIBLE_DEVICES="", HIP_VISIBLE_DEVICES="", FOURFOLD_CPU_CAPABILITY=lowest)
+    done = run_forked(code, CUDA_VISIBLE_DEVICES="", HIP_VISIBLE_DEVICES="", FOURFOLD_CPU_CAPABILITY=lowest)
     assert done.returncode == 0, done.stderr
     level, *loaded = done.stdout.split()
     assert level == lowest
@@ -52,12 +57,12 @@ print(fourfold.cpu_capability(), *sorted(set(sys.modules) - before))
     assert [name for name in loaded if re.match(heavy, name)] == []
 
 
-def test_what_is_loaded_later_is_there_when_it_is_asked_for():
+def test_what_is_loaded_later_is_there_when_it_is_asked_for(run_forked):
     code = "import fourfold; print(fourfold.profiler.profile, 'profiler' in dir(fourfold)); fourfold.nonesuch"
-    done = run_python(code)
+    done = run_forked(code)
     assert done.stdout == "<class 'fourfold.profiler.profile'> True\n"
     assert done.stderr.splitlines()[-1] == "AttributeError: module 'fourfold' has no attribute 'nonesuch'"
-    assert run_python("from fourfold import *; profiler.profile, Event, softshrink").returncode == 0
+    assert run_forked("from fourfold import *; profiler.profile, Event, softshrink").returncode == 0
 
 
 def test_import_says_nothing_that_torch_does_not_say_without_numpy():
@@ -114,9 +119,9 @@ print(x.grad.tolist())
 """
 
 
-def test_a_torch_without_gradients_is_one_warning_at_the_import():
+def test_a_torch_without_gradients_is_one_warning_at_the_import(run_forked):
     mine = ".".join(torch.__version__.split(".")[:2])
-    done = run_python(ANOTHER_TORCH)
+    done = run_forked(ANOTHER_TORCH)
     assert (done.returncode, done.stdout) == (0, "[3.0, 3.0, 3.0]\n"), done.stderr
     assert re.fullmatch(
         r"<string>:4: UserWarning: fourfold runs gradients and calls in Python \(this build of fourfold has none "
@@ -175,8 +180,8 @@ def test_a_broken_library_is_refused(tmp_path):
     )
 
 
-def test_an_unknown_cpu_level_is_refused():
-    said = import_error(FOURFOLD_CPU_CAPABILITY="bogus")
+def test_an_unknown_cpu_level_is_refused(run_forked):
+    said = import_error(run=run_forked, FOURFOLD_CPU_CAPABILITY="bogus")
     assert re.fullmatch(
         r"FOURFOLD_CPU_CAPABILITY is bogus, but this CPU and this build of fourfold have: \w+(, \w+)*\. "
         r"Set it to one of these, or unset it\.",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -12,6 +10,7 @@ import torch
 from torch import Tensor
 
 import fourfold
+from forked import Forks
 from fourfold import _native
 from programs import HEAD
 
@@ -96,9 +95,8 @@ print(fourfold.empty_cache() >> 20)
 
 
 @pytest.mark.parametrize(("limit", "kept"), [("0", 0), ("64", 64), ("", 96)])
-def test_the_limit(limit: str, kept: int) -> None:
-    environment = os.environ | {"FOURFOLD_KEPT_MEMORY": limit}
-    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True)
+def test_the_limit(limit: str, kept: int, after_torch: Forks) -> None:
+    done = after_torch.run("-c", PROGRAM, env=os.environ | {"FOURFOLD_KEPT_MEMORY": limit})
     assert done.stdout.split() == [str(kept)], done.stderr
 
 

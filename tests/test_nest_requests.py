@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ import pytest
 import torch
 
 import fourfold
+from forked import Forks
 from fourfold.compiler.nest.jit import service
 from fourfold.compiler.nest.jit.service import Service
 from fourfold.compiler.pipeline.calling import Program
@@ -147,6 +147,6 @@ threading.Timer(0.3, opens.set).start()
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork")
 @pytest.mark.slow
 @pytest.mark.parametrize(("ending", "printed"), [(FORK, ""), (EXIT, "[False] 1\n")], ids=["fork", "exit"])
-def test_a_process_that_forks_or_exits_waits_for_no_nest(ending: str, printed: str) -> None:
-    done = subprocess.run([sys.executable, "-c", SCRIPT + ending], capture_output=True, text=True, timeout=120)
+def test_a_process_that_forks_or_exits_waits_for_no_nest(ending: str, printed: str, after_torch: Forks) -> None:
+    done = after_torch.run("-c", SCRIPT + ending)
     assert (done.returncode, done.stdout) == (0, printed), done.stderr

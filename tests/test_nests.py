@@ -18,6 +18,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch.nn import functional as F
 
 import fourfold
+from forked import Forks
 from fourfold.compiler.nest.cpu import build
 from fourfold.compiler.nest.ir import reading
 from fourfold.compiler.nest.ir.layout import Layout
@@ -284,11 +285,11 @@ assert os.waitpid(child, 0)[1] == 0
     ids=["without llvmlite", "without executable memory", "in a forked process"],
 )
 @pytest.mark.slow
-def test_a_process(before: str, after: str, expected: str) -> None:
+def test_a_process(before: str, after: str, expected: str, after_dynamo: Forks) -> None:
     if before == NO_EXECUTABLE_MEMORY and not has_policy():
         pytest.skip("this kernel has no PR_SET_MDWE")
     script = SCRIPT.format(before=before, after=after)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    done = after_dynamo.run("-c", script)
     assert done.returncode == 0, done.stderr
     assert expected in done.stdout
 
@@ -303,10 +304,9 @@ def has_policy() -> bool:
 @pytest.mark.skipif(
     "default" not in fourfold._C.build_info()["cpu_levels"], reason="only FOURFOLD_CPU_LEVELS=ON builds it"
 )
-def test_a_level_without_vectors_has_no_nests() -> None:
+def test_a_level_without_vectors_has_no_nests(after_dynamo: Forks) -> None:
     environment = {**os.environ, "FOURFOLD_CPU_CAPABILITY": "default"}
-    script = SCRIPT.format(before="", after="")
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120)
+    done = after_dynamo.run("-c", SCRIPT.format(before="", after=""), env=environment)
     assert "the CPU level default has no vectors, such as AVX2's or NEON's compiled: 0" in done.stdout, done.stderr
 
 
@@ -319,19 +319,16 @@ Engine.code = refuse
 
 
 @pytest.mark.slow
-def test_code_is_cached_for_other_processes(tmp_path: Path) -> None:
+def test_code_is_cached_for_other_processes(tmp_path: Path, after_dynamo: Forks) -> None:
     environment = {**os.environ, "FOURFOLD_CACHE": str(tmp_path / "cache")}
     for before in ("", NO_COMPILER):
         script = SCRIPT.format(before=before, after="assert not service.service.failures, service.service.failures")
-        done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120
-        )
+        done = after_dynamo.run("-c", script, env=environment)
         assert done.returncode == 0, done.stderr
         assert "obstacle:  compiled: 1" in done.stdout
     (file,) = (tmp_path / "cache" / "nests").iterdir()
     file.write_bytes(b"something else")
-    script = SCRIPT.format(before="", after="")
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, timeout=120)
+    done = after_dynamo.run("-c", SCRIPT.format(before="", after=""), env=environment)
     assert "compiled: 1" in done.stdout, done.stderr
 
 

@@ -10,12 +10,14 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import dependencies
 import fourfold
+from forked import Forks
 from fourfold import _cmake
 from machine import ROOT, missing
 from test_schemas import registered
@@ -68,10 +70,21 @@ def run(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-S", *arguments], capture_output=True, text=True, env=surroundings)
 
 
-def output(installed: Path, code: str) -> str:
-    done = run(installed, "-c", f"import warnings, torch, fourfold\n{code}")
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+# As the first lines of a fork's code: this copy of the package, before an editable install's import hook.
+FIRST = """
+import sys, warnings, torch
+sys.path.insert(0, {!r})
+sys.meta_path[:] = [finder for finder in sys.meta_path if "ScikitBuild" not in type(finder).__name__]
+import fourfold
+assert fourfold.__file__.startswith(sys.path[0])
+"""
+
+
+@pytest.fixture
+def output(installed: Path, after_torch: Forks) -> Callable[[str], str]:
+    """What code prints, after importing the plain package."""
+    first = FIRST.format(str(installed))
+    return lambda code: after_torch.output_of("-c", first + code)
 
 
 def test_the_wheel_is_pure(wheel: Path) -> None:
@@ -134,6 +147,7 @@ print(*[f"{each.category.__name__}: {each.message}" for each in said], sep="\\n"
 
 
 def test_layers_and_functions_compute_their_definitions_and_say_it_once(installed: Path) -> None:
+    # Not in a fork, and so without another copy's hook.
     done = run(installed, "-c", f"import warnings, torch, fourfold\n{LAYERS}")
     assert done.returncode == 0, done.stderr
     assert "performance drop" not in done.stderr  # torch's warning about a vmap that falls back to a loop
@@ -144,7 +158,7 @@ def test_layers_and_functions_compute_their_definitions_and_say_it_once(installe
     ]
 
 
-def test_a_scan_runs_its_steps_in_python(installed: Path) -> None:
+def test_a_scan_runs_its_steps_in_python(output: Callable[[str], str]) -> None:
     code = """
 def step(carry, x):
     carry = carry * 0.9 + x
@@ -162,7 +176,7 @@ ys.sum().backward()
 assert x.grad.isfinite().all()
 assert fourfold.nn.Recurrent(torch.nn.GRUCell(3, 4))(torch.randn(5, 2, 3))[0].shape == (5, 2, 4)
 """
-    output(installed, code)
+    output(code)
 
 
 @pytest.mark.parametrize(
@@ -174,8 +188,8 @@ assert fourfold.nn.Recurrent(torch.nn.GRUCell(3, 4))(torch.randn(5, 2, 3))[0].sh
         ("save", "fourfold.save(torch.export.export(torch.nn.Linear(2, 2), (torch.ones(2, 2),)), 'model.ff')"),
     ],
 )
-def test_what_needs_the_library_says_what_to_install(installed: Path, caller: str, call: str) -> None:
-    said = output(installed, f"try:\n    {call}\nexcept ImportError as error:\n    print(error)")
+def test_what_needs_the_library_says_what_to_install(output: Callable[[str], str], caller: str, call: str) -> None:
+    said = output(f"try:\n    {call}\nexcept ImportError as error:\n    print(error)")
     assert said == (
         f"{caller}: expected fourfold's compiled library, but this installation was {PLAIN}; unset the variable and "
         f"{REINSTALL}, with a C++ compiler\n"
@@ -188,11 +202,11 @@ def test_the_command_says_it_in_one_line(installed: Path) -> None:
     assert re.fullmatch(r"python -m fourfold explain: expected fourfold's compiled library, .*compiler\n", done.stderr)
 
 
-def test_the_refusals_are_the_librarys(installed: Path) -> None:
+def test_the_refusals_are_the_librarys(output: Callable[[str], str]) -> None:
     for call in ("softshrink(torch.ones(2), -1.0)", "softshrink(torch.ones(2, dtype=torch.int64))", "axpby(1, 2)"):
         with pytest.raises((TypeError, ValueError)) as raised:
             eval(f"fourfold.{call}", {"fourfold": fourfold, "torch": __import__("torch")})
-        said = output(installed, f"try:\n    fourfold.{call}\nexcept Exception as error:\n    print(repr(error))")
+        said = output(f"try:\n    fourfold.{call}\nexcept Exception as error:\n    print(repr(error))")
         assert said == f"{raised.value!r}\n"
 
 
@@ -204,17 +218,17 @@ def test_info_says_what_is_missing(installed: Path) -> None:
     assert run(installed, "-m", "fourfold", "--version").stdout == f"fourfold {fourfold.__version__}\n"
 
 
-def test_the_schemas_are_the_librarys(installed: Path) -> None:
+def test_the_schemas_are_the_librarys(output: Callable[[str], str]) -> None:
     code = """
 import json
 print(json.dumps({name: str(getattr(torch.ops.fourfold, name).default._schema) for name in fourfold._C.OPERATORS}))
 """
-    assert json.loads(output(installed, code)) == registered()
+    assert json.loads(output(code)) == registered()
 
 
-def test_the_module_has_no_names_that_the_library_lacks(installed: Path) -> None:
+def test_the_module_has_no_names_that_the_library_lacks(output: Callable[[str], str]) -> None:
     code = "print(*[n for n, v in vars(fourfold._C).items() if getattr(v, '__module__', '') == 'fourfold._C'])"
-    names = set(output(installed, code).split())
+    names = set(output(code).split())
     assert {"build_info", "backends"} <= names
     assert {name for name in names if not name.startswith("_")} <= set(vars(fourfold._C)) | OWN
 

@@ -6,7 +6,6 @@ import contextlib
 import gzip
 import json
 import re
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +16,9 @@ import torch
 from torch import nn
 
 import fourfold
+from forked import Forks
 from fourfold import profiler
-from machine import devices, output_of
+from machine import devices
 
 
 def train(device: str = "cpu") -> None:
@@ -120,9 +120,9 @@ print(prof)
 """
 
 
-def test_an_operator_without_a_kernel_for_its_device_is_found() -> None:
+def test_an_operator_without_a_kernel_for_its_device_is_found(after_dynamo: Forks) -> None:
     """torch's lazy device is an accelerator in every build; its fallback to the CPU is the one that MPS uses."""
-    said = output_of(sys.executable, "-c", FALLBACK)
+    said = after_dynamo.output_of("-c", FALLBACK)
     rows = [("aten::special_i0e", "lazy", 2, 2), ("aten::add", "lazy", 1, 0), ("aten::special_i0e", "cpu", 1, 0)]
     assert str(rows) in said
     assert "aten::special_i0e fell back to the CPU in 2 of 2 calls: it has no kernel for lazy" in said

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 import fourfold
+from forked import Forks
 from machine import FORK, LOOPBACK, output_of
 
 
@@ -93,8 +94,8 @@ mp.start_processes(ddp_worker, (2, sys.argv[1]), nprocs=2, start_method=sys.argv
 """
 
 
-def test_ddp_on_two_processes_equals_one(tmp_path: Path) -> None:
-    output_of(sys.executable, "-c", DDP, tmp_path, FORK, cwd=Path(__file__).parent)
+def test_ddp_on_two_processes_equals_one(tmp_path: Path, after_dynamo: Forks) -> None:
+    after_dynamo.output_of("-c", DDP, tmp_path, FORK, cwd=Path(__file__).parent)
     torch.manual_seed(0)
     model = Model()
     train(model, *data())

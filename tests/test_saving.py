@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import struct
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import fourfold
+from forked import Forks
 from fourfold import _native
 from saved_models import CASES, exported, graph, header, made, rewritten, saved
 
@@ -282,7 +281,7 @@ def test_a_model_is_shown_in_words(files: dict[str, Path]) -> None:
     assert loaded.arguments == ["x", "causal", "scale"]
 
 
-def test_loading_imports_no_compiler(files: dict[str, Path]) -> None:
+def test_loading_imports_no_compiler(files: dict[str, Path], after_torch: Forks) -> None:
     code = f"""
 import sys, torch, fourfold
 before = set(sys.modules)
@@ -294,7 +293,7 @@ heavy = [name for name in set(sys.modules) - before if name.startswith(late)]
 assert heavy == [], heavy
 assert not any(name.startswith("fourfold.nn") for name in sys.modules)
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    after_torch.output_of("-c", code)
 
 
 def test_a_file_is_replaced_at_once(tmp_path: Path, files: dict[str, Path]) -> None:
@@ -308,11 +307,11 @@ def test_a_file_is_replaced_at_once(tmp_path: Path, files: dict[str, Path]) -> N
     assert fourfold.load(path).arguments == ["input", "cache"]
 
 
-def test_the_command_line_prints_a_file(files: dict[str, Path]) -> None:
-    command = [sys.executable, "-m", "fourfold", "explain"]
-    said = subprocess.run([*command, files["scan"]], check=True, capture_output=True, text=True).stdout
+def test_the_command_line_prints_a_file(files: dict[str, Path], after_torch: Forks) -> None:
+    command = ("-m", "fourfold", "explain")
+    said = after_torch.output_of(*command, files["scan"])
     assert said == f"{fourfold.load(files['scan'])}\n" and "= loop(" in said
-    none = subprocess.run([*command, "none.ff"], capture_output=True, text=True)
+    none = after_torch.run(*command, "none.ff")
     assert none.returncode == 2 and "but there is no file none.ff" in none.stderr
 
 

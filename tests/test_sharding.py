@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch import Tensor
 
 import fourfold
 from forked import Forks
-from machine import FORK, output_of
+from machine import FORK
 from op_cases import CASES
 
 pytestmark = pytest.mark.slow
@@ -24,10 +23,10 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+def found(tmp_path_factory: pytest.TempPathFactory, after_dynamo: Forks) -> dict[str, dict[str, str]]:
     """For each case and way to place its arguments on two processes: the error, or ""."""
     folder = tmp_path_factory.mktemp("sharded")
-    output_of(sys.executable, HERE / "sharded.py", folder, FORK, cwd=HERE)
+    after_dynamo.output_of(HERE / "sharded.py", folder, FORK, cwd=HERE)
     return json.loads((folder / "found.json").read_text())
 
 
@@ -207,16 +206,8 @@ def test_every_operator_has_a_rule() -> None:
     assert [name for name in names if name not in found] == []
 
 
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    """With nothing of fourfold, or of torch's DTensors."""
-    forks = Forks("torch")
-    yield forks
-    forks.close()
-
-
 @pytest.mark.parametrize("first", ["fourfold", "torch.distributed.tensor"])
-def test_whichever_is_imported_first(first: str, forks: Forks) -> None:
+def test_whichever_is_imported_first(first: str, after_torch: Forks) -> None:
     code = f"""
 import importlib, sys, torch, {first}
 if {first!r} == "fourfold":
@@ -229,10 +220,10 @@ rules = DTensor._op_dispatcher.sharding_propagator.op_strategy_funcs
 assert torch.ops.fourfold.lstm_backward.default in rules
 assert not [finder for finder in sys.meta_path if getattr(finder, "name", "") == "torch.distributed.tensor"]
 """
-    forks.output_of("-c", code)
+    after_torch.output_of("-c", code)
 
 
-def test_a_torch_whose_rules_changed_is_a_warning(forks: Forks) -> None:
+def test_a_torch_whose_rules_changed_is_a_warning(after_torch: Forks) -> None:
     """torch.distributed.tensor itself stays usable."""
     code = """
 import sys, warnings, torch, fourfold
@@ -244,4 +235,4 @@ with warnings.catch_warnings(record=True) as caught:
 (warning,) = caught
 assert "fourfold has no sharding rules for the DTensors of torch" in str(warning.message), warning.message
 """
-    forks.output_of("-c", code)
+    after_torch.output_of("-c", code)

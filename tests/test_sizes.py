@@ -3,14 +3,13 @@ error, or computed at once. A call needs little stack."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 import fourfold
+from forked import Forks
 from refusals import T, sentence_of
 
 HUGE = 2**61
@@ -132,9 +131,7 @@ assert len(done) == 6 * len(cases)
 """
 
 
-def test_a_thread_of_a_small_stack() -> None:
+def test_a_thread_of_a_small_stack(after_torch: Forks) -> None:
     """64 KiB; torch's own autograd needs about 30 of them."""
-    run = subprocess.run(
-        [sys.executable, "-c", SMALL_STACK, str(64 * 1024)], cwd=Path(__file__).parent, capture_output=True, text=True
-    )
+    run = after_torch.run("-c", SMALL_STACK, 64 * 1024, cwd=Path(__file__).parent)
     assert run.returncode == 0, f"{run.stdout[-60:]} {run.stderr[-2000:]}"

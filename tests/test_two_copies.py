@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import fourfold
+from forked import Forks
 from machine import INSTALLED, LIBFOURFOLD, linux_only
 
 pytestmark = [linux_only, pytest.mark.slow]
@@ -18,9 +18,9 @@ pytestmark = [linux_only, pytest.mark.slow]
 PACKAGE = Path(fourfold.__file__).parent
 
 
-def run(code: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ | environment)
+@pytest.fixture
+def run(after_torch: Forks) -> Callable[..., subprocess.CompletedProcess]:
+    return lambda code, *arguments: after_torch.run("-c", code, *arguments)
 
 
 def last_line(done: subprocess.CompletedProcess) -> str:
@@ -58,13 +58,13 @@ print(library.fourfold_other_copy_error().decode())
 """
 
 
-def test_a_copy_that_is_loaded_later_registers_nothing(copy: Path) -> None:
+def test_a_copy_that_is_loaded_later_registers_nothing(copy: Path, run: Callable) -> None:
     done = run(AFTER, copy)
     assert done.returncode == 0, done.stderr
     assert done.stdout == done.stderr == SENTENCE.format(copy, LIBFOURFOLD) + "\n"
 
 
-def test_import_takes_a_copy_that_the_process_has_loaded(copy: Path) -> None:
+def test_import_takes_a_copy_that_the_process_has_loaded(copy: Path, run: Callable) -> None:
     """The loader identifies the library by its name: a program that links a library of the same version may import the
     package."""
     code = """
@@ -81,12 +81,12 @@ print({line.split()[-1] for line in open("/proc/self/maps") if "libfourfold" in 
 IMPORT = "import ctypes, sys, torch; ctypes.CDLL(sys.argv[1], mode=ctypes.RTLD_GLOBAL); import fourfold"
 
 
-def test_import_after_another_copy_is_refused(copy: Path) -> None:
+def test_import_after_another_copy_is_refused(copy: Path, run: Callable) -> None:
     said = last_line(run(IMPORT.replace("GLOBAL", "LOCAL"), with_other_soname(copy)))
     assert said == "ImportError: " + SENTENCE.format(LIBFOURFOLD, copy)
 
 
-def test_import_with_a_copy_of_another_version_is_refused(copy: Path) -> None:
+def test_import_with_a_copy_of_another_version_is_refused(copy: Path, run: Callable) -> None:
     data, facts = copy.read_bytes(), f"version={fourfold.__version__}\ntorch_version=".encode()
     assert data.count(facts) == 1 and b"1" in facts
     copy.write_bytes(data.replace(facts, facts.replace(b"1", b"7")))
@@ -122,7 +122,7 @@ TWICE = (
 
 
 @pytest.mark.parametrize("elsewhere", [True, False])
-def test_the_package_is_imported_once(tmp_path: Path, elsewhere: bool) -> None:
+def test_the_package_is_imported_once(tmp_path: Path, elsewhere: bool, run: Callable) -> None:
     second = PACKAGE
     if elsewhere:
         second = tmp_path / "fourfold"
@@ -132,7 +132,7 @@ def test_the_package_is_imported_once(tmp_path: Path, elsewhere: bool) -> None:
     assert done.stdout == TWICE.format(second, PACKAGE), done.stderr
 
 
-def test_a_reload_is_no_second_import() -> None:
+def test_a_reload_is_no_second_import(run: Callable) -> None:
     code = "import importlib, fourfold, torch; importlib.reload(fourfold); fourfold.softshrink(torch.ones(1))"
     done = run(code)
     assert done.returncode == 0, done.stderr
