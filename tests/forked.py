@@ -1,5 +1,5 @@
 """Scripts in forks of one process that has already imported what they need: each saves the seconds that importing torch
-takes, and otherwise runs as in a process of its own. A few run for up to LIMIT seconds.
+takes, and otherwise runs as in a process of its own.
 
 `python forked.py IMPORT...` runs the commands that its input lists, one after another; Forks starts it and asks it.
 """
@@ -22,7 +22,6 @@ from typing import Any
 
 # macOS doesn't support fork after it has loaded torch.
 CAN_FORK = sys.platform == "linux"
-LIMIT = 120
 
 
 def run_as_python(command: list[str]) -> None:
@@ -48,25 +47,29 @@ def redirect(stream: int, file: str) -> None:
 
 
 class Forks:
-    """Runs commands in forks of a process with these modules; on macOS, in processes of their own."""
+    """Runs commands in forks of a process with these modules; on macOS, in processes of their own. limit: after so many
+    seconds a command is ended; 0 for never."""
 
-    def __init__(self, *imports: str) -> None:
-        self.imports = imports
+    def __init__(self, *imports: str, limit: int = 120) -> None:
+        self.imports, self.limit = imports, limit
         self.process: subprocess.Popen[str] | None = None
 
     def run(
         self, *command: object, cwd: Path | None = None, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """env: the environment, but what an import reads of it is that of the first call."""
+        """env: the environment. What modules and sanitizers read of it when they are loaded is that of the first call,
+        but new folders in PYTHONPATH come first."""
         words, env = [str(word) for word in command], dict(os.environ if env is None else env)
         if not CAN_FORK:
-            return subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=cwd, env=env)
+            return subprocess.run(
+                [sys.executable, *words], capture_output=True, text=True, cwd=cwd, env=env, timeout=self.limit or None
+            )
         if self.process is None:
             line = [sys.executable, __file__, *self.imports]
-            self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
         with tempfile.TemporaryDirectory() as folder:
             files = [f"{folder}/out", f"{folder}/error"]
-            wanted = {"command": words, "cwd": str(cwd or Path.cwd()), "files": files, "env": env}
+            wanted = {"command": words, "cwd": str(cwd or Path.cwd()), "files": files, "env": env, "limit": self.limit}
             json.dump(wanted, self.process.stdin)
             print(file=self.process.stdin, flush=True)
             code = int(self.process.stdout.readline())
@@ -89,10 +92,12 @@ def forked(wanted: Mapping[str, Any]) -> bool:
     if child:
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
         return False
-    signal.alarm(LIMIT)
+    signal.alarm(wanted["limit"])
     os.chdir(wanted["cwd"])
     os.environ.clear()
     os.environ.update(wanted["env"])
+    folders = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[1:1] = [folder for folder in folders if folder and folder not in sys.path]
     for stream, file in enumerate(wanted["files"], 1):
         redirect(stream, file)
     return True

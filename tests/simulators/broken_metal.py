@@ -3,19 +3,14 @@ compiler must find each of them."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from case_table import sanitizer_environment
 
 import simulated_metal
-
-TESTS = simulated_metal.ROOT / "tests"
+from simulation import run_python
 
 
 @dataclass(frozen=True)
@@ -95,14 +90,10 @@ def test_a_mistake_is_seen(mistake: str, tmp_path: Path) -> None:
             simulated_metal.build(given.sanitizer, metal)
         return
     library = simulated_metal.build(given.sanitizer, metal)
-    environment = os.environ | {"FOURFOLD_SIMULATED": str(library), "OMP_NUM_THREADS": "1"}
+    environment = {"FOURFOLD_SIMULATED": str(library)}
     environment |= {"FOURFOLD_GPU_PATH": "vendor"} if mistake == "an index out of range" else {}
-    environment |= sanitizer_environment(given.sanitizer)
-    command = [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-k", given.selection]
-    command += [str(TESTS / "test_values.py"), str(TESTS / "test_gradients.py")]
-    done = subprocess.run(
-        command, env=environment, cwd=TESTS, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    command = ("-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-k", given.selection)
+    done = run_python(*command, "test_values.py", "test_gradients.py", sanitizer=given.sanitizer, **environment)
     assert done.returncode not in (0, 5), "no test saw it"
     assert given.seen_as in done.stdout, done.stdout[-4000:]
 
@@ -139,9 +130,8 @@ print("the same")
 
 
 def said_by(library: Path, calls: str) -> str:
-    environment = os.environ | {"FOURFOLD_SIMULATED": str(library), "PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", CALLS + calls], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-4000:]
+    done = run_python("-c", CALLS + calls, FOURFOLD_SIMULATED=str(library))
+    assert done.returncode == 0, done.stdout[-4000:]
     return done.stdout
 
 

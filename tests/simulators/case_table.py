@@ -7,10 +7,7 @@ A run takes about a minute, so make test leaves them out.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -25,6 +22,7 @@ import fourfold
 import simulated
 import simulated_metal
 from machine import output_of, tool
+from simulation import run_python
 
 TESTS = simulated.ROOT / "tests"
 MULTIPROCESSORS = "16"  # each has room for one block of the persistent kernels
@@ -127,11 +125,6 @@ METAL_BY_TORCH = Run(
     environment=(("FOURFOLD_GPU_PATH", "vendor"),),
     metal=True,
 )
-SANITIZER_ENVIRONMENT = {
-    "checked": {"UBSAN_OPTIONS": "print_stacktrace=1"},
-    "thread": {"TSAN_OPTIONS": "ignore_noninstrumented_modules=1 exitcode=66"},
-}
-RUNTIME = {"thread": "libtsan.so"}
 
 
 @dataclass(frozen=True)
@@ -145,16 +138,6 @@ class Outcome:
     seconds: float
 
 
-def sanitizer_environment(sanitizer: str) -> dict[str, str]:
-    environment = SANITIZER_ENVIRONMENT[sanitizer]
-    if sanitizer not in RUNTIME:
-        return environment
-    # Python itself is built without the sanitizer, so its runtime is loaded first.
-    names = (RUNTIME[sanitizer], "libstdc++.so")
-    found = (output_of(tool("g++", "g++"), f"-print-file-name={name}").strip() for name in names)
-    return environment | {"LD_PRELOAD": " ".join(found)}
-
-
 def carry_out(run: Run) -> Outcome:
     library = run.build()
     folder = library.parent
@@ -163,19 +146,11 @@ def carry_out(run: Run) -> Outcome:
     results.unlink(missing_ok=True)
     launches.write_text("")
     begun = time.monotonic()
-    environment = os.environ | {"GPUSIM_MULTIPROCESSORS": MULTIPROCESSORS}
-    environment |= sanitizer_environment(run.sanitizer) | dict(run.environment)
-    environment |= {"FOURFOLD_SIMULATED": str(library), "GPUSIM_LAUNCHES": str(launches), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-k", run.selection]
-        + [str(TESTS / f"test_{name}.py") for name in ("values", "gradients", "errors")]
-        + [f"--junitxml={results}"],
-        env=environment,
-        cwd=TESTS,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    environment = {"GPUSIM_MULTIPROCESSORS": MULTIPROCESSORS} | dict(run.environment)
+    environment |= {"FOURFOLD_SIMULATED": str(library), "GPUSIM_LAUNCHES": str(launches)}
+    command = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-k", run.selection, f"--junitxml={results}"]
+    command += [f"test_{name}.py" for name in ("values", "gradients", "errors")]
+    done = run_python(*command, sanitizer=run.sanitizer, **environment)
     passed, failed = Counter(), []
     cases = ElementTree.parse(results).iter("testcase") if results.exists() else ()
     for case in cases:

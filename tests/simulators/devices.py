@@ -4,12 +4,11 @@ device is an error."""
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 
 import fourfold
 import simulated
+from simulation import run_python
 
 SCRIPT = """
 import ctypes, sys
@@ -62,25 +61,20 @@ for result, other in zip(found, wanted, strict=True):
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess:
     library = str(simulated.build())
-    return subprocess.run(
-        [sys.executable, "-c", script, library, *arguments],
-        env=os.environ | {"PYTHONPATH": str(simulated.ROOT / "tests"), "FOURFOLD_SIMULATED": library},
-        capture_output=True,
-        text=True,
-    )
+    return run_python("-c", script, library, *arguments, FOURFOLD_SIMULATED=library)
 
 
 def test_a_call_runs_where_its_tensors_are_and_leaves_the_device_as_it_was() -> None:
     done = run(SCRIPT)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout
     assert set(done.stdout.split()) == set(fourfold.operator_names())
 
 
 def test_a_program_runs_on_its_device_and_leaves_the_current_one_as_it_was() -> None:
     done = run(PROGRAMS, "1")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout
 
 
 def test_a_program_on_another_device_is_seen() -> None:
     done = run(PROGRAMS, "0")
-    assert done.returncode != 0 and "memory of device 1" in done.stderr, done.stderr
+    assert done.returncode != 0 and "memory of device 1" in done.stdout, done.stdout

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 import simulated
+from simulation import run_python
 
 # The runtime's error numbers, as in HIP.
 FAULTS = {
@@ -45,13 +43,8 @@ print(json.dumps(said))
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_failed_launch_is_one_sentence_and_the_next_call_works(fault: str) -> None:
     error, sentence = FAULTS[fault]
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(simulated.build()), str(error)],
-        env=os.environ | {"PYTHONPATH": str(simulated.ROOT / "tests")},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python("-c", SCRIPT, simulated.build(), error)
+    assert done.returncode == 0, done.stdout
     said = json.loads(done.stdout)
     assert len(said) == 2, "a call that was to fail did not"
     for words in said:

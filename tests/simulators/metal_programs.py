@@ -4,24 +4,22 @@ with Metal's address spaces; and injected errors, in generated code and in host 
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from case_table import REVERSE, sanitizer_environment
+from case_table import REVERSE
 from metal_language import refusals
 
 import seeds
 import simulated_metal
 from compiled_functions import FUNCTIONS, SAMPLES
 from simulated import FULL
+from simulation import run_python
 
 TESTS = simulated_metal.ROOT / "tests"
 RACES = "races"
@@ -45,15 +43,7 @@ SEEDS = {"everything": (60, 0), "reverse order": (30, 1000), "ThreadSanitizer": 
 
 def said_by(run: Run, *command: object, **variables: str) -> tuple[int, str]:
     """The exit code, and Python's output."""
-    environment = os.environ | sanitizer_environment(run.sanitizer) | dict(run.environment) | variables
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        env=environment | {"OMP_NUM_THREADS": "1"},
-        cwd=TESTS,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    done = run_python(*command, sanitizer=run.sanitizer, **run.environment, **variables)
     return done.returncode, done.stdout
 
 
@@ -67,7 +57,7 @@ def pytest_of(
     variables = {"FOURFOLD_SIMULATED_PROGRAMS": str(simulated_metal.build(run.sanitizer, metal))}
     command = ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:randomly"]
     if plugin is not None:
-        variables["PYTHONPATH"] = os.pathsep.join([str(plugin.parent), os.environ.get("PYTHONPATH", "")])
+        variables["PYTHONPATH"] = str(plugin.parent)
         command += ["-x", "-p", plugin.stem]
     return said_by(run, *command, "-k", run.selection, *tests, **variables)
 

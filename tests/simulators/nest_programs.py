@@ -9,10 +9,8 @@ of an hour.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,7 +19,7 @@ from typing import Any
 
 import pytest
 from case_table import REVERSE as REVERSED
-from case_table import WIDE_WARPS, sanitizer_environment
+from case_table import WIDE_WARPS
 from metal_language import refusals
 
 import backend_tools
@@ -38,6 +36,7 @@ from fourfold.compiler.nest.ir.schedule import NotCompiled
 from fourfold.compiler.nest.print import cuda, metal
 from fourfold.devices.nvrtc import Nvrtc
 from machine import tool
+from simulation import run_python
 
 TESTS = simulated.ROOT / "tests"
 SEEDS = seeds.so_many(400 if simulated.FULL else 60)
@@ -70,18 +69,7 @@ class Setting:
     environment: tuple[tuple[str, str], ...] = ()
 
     def run(self, *command: object, **environment: str) -> subprocess.CompletedProcess:
-        return subprocess.run(
-            [sys.executable, *map(str, command)],
-            env=os.environ
-            | {"OMP_NUM_THREADS": "1"}
-            | sanitizer_environment(self.sanitizer)
-            | dict(self.environment)
-            | environment,
-            cwd=TESTS,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+        return run_python(*command, sanitizer=self.sanitizer, **dict(self.environment), **environment)
 
     def library(self) -> Path:
         return simulated.build(self.sanitizer)

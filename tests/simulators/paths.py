@@ -4,15 +4,12 @@ taken and gives the same results; where it isn't supported, the call is rejected
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from case_table import Run, carry_out, kernels_in
 
 import simulated
+from simulation import run_python
 
 CASES = "(row-tiles or mlp-tutorial) and not reset and not packed and contiguous and float32 and test_autograd"
 # Kernels that each path launches, and kernels that it doesn't.
@@ -68,12 +65,7 @@ def test_a_path_is_taken(path: str) -> None:
 
 
 def test_paths_that_can_not_be_taken_are_refused() -> None:
-    environment = {"FOURFOLD_SIMULATED": str(simulated.build()), "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(
-        [str(Path(simulated.__file__).parent), os.environ.get("PYTHONPATH", "")]
-    )
-    command = [sys.executable, "-c", CALLS, json.dumps(REFUSED)]
-    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = run_python("-c", CALLS, json.dumps(REFUSED), FOURFOLD_SIMULATED=str(simulated.build()))
+    assert done.returncode == 0, done.stdout
     said = json.loads(done.stdout)
     assert {path: sentence for path, (sentence, _) in REFUSED.items() if sentence not in said.get(path, "")} == {}, said
