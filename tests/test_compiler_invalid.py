@@ -25,6 +25,9 @@ INTERNAL = (
 )  # called by torch's formulas alone
 ERRORS = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)  # the last one is raised by torch's tracing
 
+# The part that is drawn, other ones in each run: all, if sweeps are six times as long.
+DRAWN = seeds.SECONDS / seeds.USUAL / 6
+
 Call = Callable[..., list[Tensor]]
 
 
@@ -73,7 +76,7 @@ def outcome(call: Call, tensors: list[Tensor]) -> object:
 def test_changed_calls(name: str) -> None:
     draw = random.Random(f"{seeds.FIRST} {name}")
     for call, tensors in changed_calls(ENTRIES[name]):
-        if draw.random() < 0.5:  # other ones in each run
+        if draw.random() > DRAWN:
             continue
 
         def compiled(*given: Tensor, by: Callable = backend, call: Call = call) -> list[Tensor]:
