@@ -36,6 +36,29 @@ def test_slower_operators_fall_back_alone(function: Callable[[Tensor], Tensor]) 
     assert programs(lambda x: function(x).sin(), X) == 1
 
 
+SQUARE = draw(8, 8, gradient=False)
+ROW = draw(1, 8, gradient=False)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "count"),
+    [
+        (X, X, 0),
+        (X.t(), X.t(), 0),
+        (SQUARE, SQUARE.t(), 1),
+        (SQUARE, ROW, 0),
+        (SQUARE, ROW.t(), 0),
+        (X[:1], X[:, :1].t().repeat(1, 2), 0),  # one row, whose order is that of a column
+        (draw(2, 3, 4, gradient=False), draw(2, 4, 3, gradient=False).mT, 1),
+        (draw(2, 3, 4, gradient=False), draw(3, 4, gradient=False).expand(2, 3, 4), 0),
+    ],
+)
+def test_tensors_that_lie_in_different_orders_are_read_by_programs(left: Tensor, right: Tensor, count: int) -> None:
+    for function, first, second in ((torch.add, left, right), (torch.maximum, right, left)):
+        found = [programs(function, first, second, options={"generator": name}) for name in ("interpreter", "llvm")]
+        assert found == [0, count]
+
+
 @pytest.mark.parametrize("function", [torch.exp, torch.sin, torch.tanh, torch.isinf, lambda x: x.std(-1), torch.trunc])
 def test_operators_as_fast_as_torch_are_programs_alone(function: Callable[[Tensor], Tensor]) -> None:
     assert programs(function, X) == 1

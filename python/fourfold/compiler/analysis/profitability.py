@@ -20,7 +20,7 @@ from torch.fx import Node
 from fourfold.compiler.analysis.iteration_space import covers_innermost, reduced_dims
 from fourfold.compiler.analysis.views import VIEWS, has_hints, hint, memory_order
 from fourfold.compiler.ir import powers
-from fourfold.compiler.lowering import ROWS
+from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.devices import programs
 
 LOW = (torch.bfloat16, torch.float16)
@@ -144,11 +144,11 @@ def slow(node: Node) -> str | None:
     return None
 
 
-def reason(operators: Sequence[Node]) -> str | None:
+def reason(operators: Sequence[Node], as_nests: bool = True) -> str | None:
     """Why torch runs a group's operators instead of a program: none of them reads another, and torch's kernels are as
-    fast. None if the program stays."""
+    fast. None if the program stays. as_nests: whether loop nests run programs, not always the interpreter."""
     own = [node for node in operators if not computes_nothing(node)]
-    if not own or any(is_ours(node) for node in own):
+    if not own or any(is_ours(node) or as_nests and lies_apart(node) for node in own):
         return None
     if any(reads(node, set(own)) for node in own):
         return None
@@ -182,6 +182,17 @@ def is_ours(node: Node) -> bool:
     if dtype == torch.float32 and math.prod(map(hint, first.shape)) < FEW:
         known |= OF_FEW
     return not known.isdisjoint(names_of(node))
+
+
+def lies_apart(node: Node) -> bool:
+    """Whether it is an elementwise operator whose tensors of the result's shape lie in different orders in memory:
+    torch's kernels for CPUs then take one number at a time, and loop nests turn them in registers."""
+    result = value_of(node)
+    is_for_cpus = node.target in POINTWISE and isinstance(result, Tensor) and result.device.type == "cpu"
+    tensors = [result, *map(value_of, node.all_input_nodes)] if is_for_cpus else []
+    whole = [x for x in tensors if isinstance(x, Tensor) and x.shape == result.shape and has_hints(x)]
+    orders = {tuple(d for d in memory_order(x) if hint(x.shape[d]) > 1) for x in whole if 0 not in x.stride()}
+    return len(orders) > 1
 
 
 def is_over_innermost(node: Node) -> bool:

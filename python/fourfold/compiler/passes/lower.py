@@ -56,8 +56,9 @@ def lower(module: GraphModule) -> GraphModule:
 
 def why_not(fused: Fused, device: torch.device, options: Options) -> str | None:
     """Why torch runs the group's operators; None if a program does."""
-    reason = profitability.reason(fused.members)
-    if reason is None and device.type == "cpu" and not service.compiles(options.generator):
+    as_nests = device.type != "cpu" or service.compiles(options.generator)
+    reason = profitability.reason(fused.members, as_nests)
+    if reason is None and not as_nests:
         reductions = [node for node in fused.members if node in fused.space.reduced]
         return profitability.reason_in_the_interpreter(reductions)
     return reason
