@@ -57,6 +57,7 @@ def test_tensors_that_lie_in_different_orders_are_read_by_programs(left: Tensor,
     for function, first, second in ((torch.add, left, right), (torch.maximum, right, left)):
         found = [programs(function, first, second, options={"generator": name}) for name in ("interpreter", "llvm")]
         assert found == [0, count]
+        assert programs(function, first, second, dynamic=True) == count
 
 
 @pytest.mark.parametrize("function", [torch.exp, torch.sin, torch.tanh, torch.isinf, lambda x: x.std(-1), torch.trunc])

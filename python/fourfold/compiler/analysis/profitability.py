@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from fourfold.compiler.analysis.iteration_space import covers_innermost, reduced_dims
-from fourfold.compiler.analysis.views import VIEWS, has_hints, hint, memory_order
+from fourfold.compiler.analysis.views import VIEWS, has_hints, have_same_shape, hint, memory_order
 from fourfold.compiler.ir import powers
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.devices import programs
@@ -188,11 +188,11 @@ def lies_apart(node: Node) -> bool:
     """Whether it is an elementwise operator whose tensors of the result's shape lie in different orders in memory:
     torch's kernels for CPUs then take one number at a time, and loop nests turn them in registers."""
     result = value_of(node)
-    is_for_cpus = node.target in POINTWISE and isinstance(result, Tensor) and result.device.type == "cpu"
-    tensors = [result, *map(value_of, node.all_input_nodes)] if is_for_cpus else []
-    whole = [x for x in tensors if isinstance(x, Tensor) and x.shape == result.shape and has_hints(x)]
-    orders = {tuple(d for d in memory_order(x) if hint(x.shape[d]) > 1) for x in whole if 0 not in x.stride()}
-    return len(orders) > 1
+    if node.target not in POINTWISE or not isinstance(result, Tensor) or result.device.type != "cpu":
+        return False
+    operands = [x for x in node.all_input_nodes if isinstance(value_of(x), Tensor) and have_same_shape(x, node)]
+    whole = [x for x in (result, *map(value_of, operands)) if has_hints(x) and 0 not in map(hint, x.stride())]
+    return len({tuple(d for d in memory_order(x) if hint(x.shape[d]) > 1) for x in whole}) > 1
 
 
 def is_over_innermost(node: Node) -> bool:
