@@ -66,7 +66,9 @@ class Forks:
             )
         if self.process is None:
             line = [sys.executable, __file__, *self.imports]
-            self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+            # Libraries that other tests import set PYTHONWARNINGS, and what the forks say would be silenced.
+            first = {name: value for name, value in env.items() if name != "PYTHONWARNINGS"}
+            self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=first)
         with tempfile.TemporaryDirectory() as folder:
             files = [f"{folder}/out", f"{folder}/error"]
             wanted = {"command": words, "cwd": str(cwd or Path.cwd()), "files": files, "env": env, "limit": self.limit}
