@@ -50,7 +50,7 @@ class Forks:
     """Runs commands in forks of a process with these modules; on macOS, in processes of their own. limit: after so many
     seconds a command is ended; 0 for never."""
 
-    def __init__(self, *imports: str, limit: int = 120) -> None:
+    def __init__(self, *imports: str, limit: int = 600) -> None:
         self.imports, self.limit = imports, limit
         self.process: subprocess.Popen[str] | None = None
 

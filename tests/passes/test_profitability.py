@@ -46,6 +46,8 @@ ROW = draw(1, 8, gradient=False)
         (X, X, 0),
         (X.t(), X.t(), 0),
         (SQUARE, SQUARE.t(), 1),
+        (SQUARE.double(), SQUARE.t().double(), 0),
+        (SQUARE.int(), SQUARE.int().t(), 1),
         (SQUARE, ROW, 0),
         (SQUARE, ROW.t(), 0),
         (X[:1], X[:, :1].t().repeat(1, 2), 0),  # one row, whose order is that of a column

@@ -24,7 +24,6 @@ import simulated_metal
 from machine import output_of, tool
 from simulation import run_python
 
-TESTS = simulated.ROOT / "tests"
 MULTIPROCESSORS = "16"  # each has room for one block of the persistent kernels
 REVERSE = (("GPUSIM_REVERSE", "1"),)
 WIDE_WARPS = (("GPUSIM_WARP", "64"),)

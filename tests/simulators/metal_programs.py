@@ -21,7 +21,6 @@ from compiled_functions import FUNCTIONS, SAMPLES
 from simulated import FULL
 from simulation import run_python
 
-TESTS = simulated_metal.ROOT / "tests"
 RACES = "races"
 WRONG = "Tensor-likes are not equal|Tensor-likes are not close"
 

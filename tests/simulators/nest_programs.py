@@ -38,7 +38,6 @@ from fourfold.devices.nvrtc import Nvrtc
 from machine import tool
 from simulation import run_python
 
-TESTS = simulated.ROOT / "tests"
 SEEDS = seeds.so_many(400 if simulated.FULL else 60)
 # The architectures, from Turing to Blackwell, are divided between the versions of the compiler.
 NVRTC = {"12": ("sm_75", "sm_90"), "13": ("sm_80", "sm_100", "sm_120")}
