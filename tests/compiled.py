@@ -281,6 +281,8 @@ CASES = [
     Case("gated_halves", lambda x: F.glu(x), (x46,)),
     Case("joined", lambda x, y: torch.cat([x.sin(), y.cos()], 1).exp(), (x46, draw(4, 5))),
     Case("joined_results", lambda x: torch.cat([x.sin(), x.cos()], 1), (x46,), programs=2),
+    Case("cross", lambda x, y: torch.linalg.cross(x, y).exp(), (draw(5, 3), draw(5, 3, seed=1))),
+    Case("cross_of_columns", lambda x, y: torch.cross(x, y, 0), (draw(3, 4, 1), draw(3, 1, 5, seed=1))),
     Case("joined_across", lambda x: torch.cat([x.t().sin(), x.t().cos(), x.t()], -1), (x46,)),
     Case("joined_of_two_types", lambda x: torch.cat([x.sin(), x.double().cos()], 0), (x46,)),
     Case("joined_twice", lambda x: torch.cat([x.sin().mul(2)] * 2, -2), (x46,)),

@@ -1,4 +1,5 @@
-"""Pads of several dimensions, and writes of slices and rows into new values: concatenations that programs write."""
+"""Pads of several dimensions, rolls, and writes of slices and rows into new values: concatenations that programs
+write."""
 
 from __future__ import annotations
 
@@ -80,7 +81,25 @@ def written_and_read(x: Tensor, y: Tensor) -> Tensor:
     return out
 
 
+def rolled(x: Tensor, y: Tensor) -> Tensor:
+    """Rolls that join different parts, of a value that is also read whole."""
+    both = x * y
+    return (both - 0.5 * (both.roll(1, -1) + both.roll(-1, -1))).sin()
+
+
+def rolled_in_planes(x: Tensor, y: Tensor) -> Tensor:
+    """Along two dimensions; gelu is computed once, and its slices are read from memory."""
+    both = F.gelu(x) + y
+    return both.roll(1, 0) + both.roll(-1, 0) + both.roll(1, 1) + both.roll(-2, 1) - 4 * both
+
+
+def rolled_and_padded(x: Tensor, y: Tensor) -> Tensor:
+    """A roll's parts are cut where the constants of a pad end."""
+    return F.pad(x[:, 1:-1] * y[:, 1:-1], (1, 1), value=0.5).cos() * x.roll(3, -1) + F.pad(y[:, :-1], (1, 0))
+
+
 CASES = (padded, padded_in_turn, padded_within, scattered, written, written_in_rows, written_twice, written_and_read)
+CASES += (rolled, rolled_in_planes, rolled_and_padded)
 
 
 @pytest.mark.parametrize("generator", GENERATORS)
@@ -103,7 +122,7 @@ def test_other_dtypes(function: Callable, dtype: torch.dtype) -> None:
     assert_same(results_of(compiled(function), own), results_of(function, own), **tolerance)
 
 
-@pytest.mark.parametrize("function", [padded, scattered, written, written_in_rows])
+@pytest.mark.parametrize("function", [padded, scattered, written, written_in_rows, rolled])
 def test_any_sizes(function: Callable) -> None:
     call = compiled(function, dynamic=True)
     for rows in (12, 9, 3):
@@ -143,6 +162,6 @@ def test_constants_fill_their_parts(generator: str) -> None:
     own, options = (x.detach(), y.detach()), {"generator": generator}
     ran = events(compiled(padded, options=options), *own, memory=True)
     assert ran.count("aten::fill_") == 1 and ran.count("[memory]") == 1
-    for function in (padded, padded_in_turn, scattered, written, written_twice):
+    for function in (padded, padded_in_turn, scattered, written, written_twice, rolled, rolled_and_padded):
         ran = events(compiled(function, options=options), *own)
-        assert not {"aten::slice_scatter", "aten::select_scatter", "aten::constant_pad_nd"} & set(ran)
+        assert not {"aten::slice_scatter", "aten::select_scatter", "aten::constant_pad_nd", "aten::cat"} & set(ran)

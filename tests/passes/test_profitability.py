@@ -62,6 +62,30 @@ def test_tensors_that_lie_in_different_orders_are_read_by_programs(left: Tensor,
         assert programs(function, first, second, dynamic=True) == count
 
 
+MANY = draw(profitability.FEW // 4, 40, gradient=False)
+
+
+@pytest.mark.parametrize(
+    ("x", "count"),
+    [
+        (MANY[:, ::2], 1),
+        (MANY[:, 1:16], 1),
+        (MANY[:, 1:17], 0),
+        (MANY[:, 1:17].bfloat16(), 0),  # dense
+        (MANY.bfloat16()[:, 1:32], 1),
+        (MANY.to(torch.uint8)[:, 1:40], 1),
+        (MANY.double()[:, 1:5], 0),
+        (MANY[:100, ::2], 0),  # few elements
+        (MANY.view(-1, 8), 0),
+        (MANY[:, :1].expand(-1, 8), 0),
+    ],
+)
+def test_tensors_with_gaps_after_few_elements_are_read_by_programs(x: Tensor, count: int) -> None:
+    found = [programs(torch.neg, x, options={"generator": name}) for name in ("interpreter", "llvm")]
+    assert found == [0, count]
+    assert programs(torch.neg, x, dynamic=True) == count
+
+
 @pytest.mark.parametrize("function", [torch.exp, torch.sin, torch.tanh, torch.isinf, lambda x: x.std(-1), torch.trunc])
 def test_operators_as_fast_as_torch_are_programs_alone(function: Callable[[Tensor], Tensor]) -> None:
     assert programs(function, X) == 1

@@ -38,7 +38,12 @@ def of_three(d: Tensor) -> Tensor:
         (lambda x, y, row, column: of_three((x + row) * column), True),
         (lambda x, y, row, column: neighbours(torch.where(x > y, x[:, :1], row)), True),
         (lambda x, y, row, column: neighbours(neighbours(x * y)), True),
-        # Expensive to compute again, read as a whole too, read from what another slice of it has, no longer in memory.
+        # Read as a whole too, in registers.
+        (lambda x, y, row, column: (neighbours(d := x * y), d * 2), True),
+        (lambda x, y, row, column: (d := x * y) - torch.cat((d[:, 7:], d[:, :7]), 1), True),
+        (lambda x, y, row, column: (d := x * y) - torch.cat((d[:, 6:], d[:, 3:6], d[:, :3]), 1), False),  # by parts
+        # Expensive to compute again, needed as a whole in memory, read from what another slice of it has, no longer in
+        # memory.
         (lambda x, y, row, column: neighbours(x.exp() * y), False),
         (lambda x, y, row, column: (neighbours(d := x * y), d), False),
         (lambda x, y, row, column: ((d := x * y)[:, :5], d[:, 3:] * 2), False),

@@ -112,6 +112,7 @@ MANY = 64
 # Operators of float32 that also run as programs below FEW elements: torch's kernels take ten microseconds to start.
 OF_FEW = words("gelu.none gelu_backward.none")
 FEW = 2**14
+TWO_VECTORS = 64  # bytes, with AVX2
 
 # On a GPU torch's kernels read a row twice, and the gradient's tensors once for the input and once for the parameters.
 ON_GPUS = words("native_layer_norm native_layer_norm_backward")
@@ -185,16 +186,30 @@ def is_ours(node: Node) -> bool:
 
 
 def lies_apart(node: Node) -> bool:
-    """Whether it is an elementwise operator whose tensors of the result's shape lie in different orders in memory:
-    torch's kernels for CPUs then take one number at a time, and loop nests turn them in registers. Of eight bytes a
-    number, torch's kernels are faster nevertheless."""
+    """Whether it is an elementwise operator whose tensors of the result's shape lie in different orders in memory, or
+    with gaps after fewer elements than two vectors have: torch's kernels for CPUs then take one number at a time, and
+    loop nests turn or pick them in registers. Of eight bytes a number, torch's kernels are faster nevertheless."""
     result = value_of(node)
     if node.target not in POINTWISE or not isinstance(result, Tensor) or result.device.type != "cpu":
         return False
     operands = [x for x in node.all_input_nodes if isinstance(value_of(x), Tensor) and have_same_shape(x, node)]
     whole = [x for x in (result, *map(value_of, operands)) if has_hints(x) and 0 not in map(hint, x.stride())]
+    widest = max((x.element_size() for x in whole), default=0)
+    if not 0 < widest <= 4:
+        return False
     orders = {tuple(d for d in memory_order(x) if hint(x.shape[d]) > 1) for x in whole}
-    return len(orders) > 1 and all(x.element_size() <= 4 for x in whole)
+    return len(orders) > 1 or has_short_runs(whole, orders.pop(), TWO_VECTORS // widest)
+
+
+def has_short_runs(tensors: Sequence[Tensor], order: Sequence[int], fewest: int) -> bool:
+    """Whether tensors of a shape, of many elements, are contiguous along fewer than so many of them. order: that of
+    their dimensions in memory, outermost first."""
+    run = 1
+    for d in reversed(order):
+        if any(hint(x.stride(d)) != run for x in tensors):
+            break
+        run *= hint(tensors[0].shape[d])
+    return run < fewest and math.prod(map(hint, tensors[0].shape)) >= FEW
 
 
 def is_over_innermost(node: Node) -> bool:

@@ -124,6 +124,15 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> object:
     return aten.cat(parts, dim) if len(parts) > 1 else parts[0].clone(memory_format=CONTIGUOUS)
 
 
+@decomposes(aten.linalg_cross.default)
+def cross(a: Tensor, b: Tensor, *, dim: int = -1) -> object:
+    """Of three elements, which torch's kernel takes one by one, whatever their layout."""
+    if not is_real(a) or a.dtype != b.dtype or is_empty(a) or is_empty(b):
+        return NotImplemented
+    (a0, a1, a2), (b0, b1, b2) = a.unbind(dim), b.unbind(dim)
+    return torch.stack([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], dim)
+
+
 @decomposes(aten.constant_pad_nd.default, LATE)
 def constant_pad(x: Tensor, pad: Sequence[int], value: float = 0) -> object:
     """Concatenations, one within the other if several dimensions are padded."""

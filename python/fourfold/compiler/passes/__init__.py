@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from torch.fx import GraphModule
 
 from fourfold.compiler.analysis.support import REFUSAL
+from fourfold.compiler.passes.align_parts import align_parts
 from fourfold.compiler.passes.by_parts import by_parts
 from fourfold.compiler.passes.canonicalize import canonicalize
 from fourfold.compiler.passes.correct_dtypes import correct_dtypes
@@ -41,6 +42,7 @@ FUSION: Sequence[Pass] = (
     canonicalize,
     cse,
     sink_gather,
+    align_parts,
     sink_slices,
     unroll_sums,
     cse,

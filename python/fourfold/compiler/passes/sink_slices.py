@@ -16,7 +16,7 @@ from fourfold.compiler.analysis.in_place import is_returned
 from fourfold.compiler.analysis.parts import CONCATENATION, SLICE, pieces
 from fourfold.compiler.analysis.profitability import words
 from fourfold.compiler.analysis.support import REFUSAL, is_computed, is_tensor, refuse
-from fourfold.compiler.analysis.views import VIEWS, is_one, shape_of
+from fourfold.compiler.analysis.views import VIEWS, have_same_shape, is_one, shape_of
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.nodes.recorder import NotRecorded, Recorder, numbers_of
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
@@ -24,9 +24,11 @@ from fourfold.compiler.pipeline.fallback import visiting
 
 # Operators that take a processor less time than reading their result again.
 CHEAP = words("""
-    abs add addcmul bitwise_and bitwise_not bitwise_or bitwise_xor clamp clamp_max clamp_min div eq ge gt le lerp lt
-    logical_and logical_not logical_or masked_fill maximum minimum mul ne neg relu rsub sgn sign square sub
-    threshold_backward where _to_copy
+    abs add addcdiv addcmul bitwise_and bitwise_not bitwise_or bitwise_xor ceil clamp clamp_max clamp_min
+    copysign div eq floor ge gt hardshrink hardsigmoid hardswish hardtanh hardtanh_backward isnan le leaky_relu
+    leaky_relu_backward lerp logical_and logical_not logical_or lt masked_fill maximum minimum mul ne neg
+    reciprocal relu round rsub sgn sign softshrink sqrt square sub threshold threshold_backward trunc where
+    _to_copy
 """)
 MOST_COMPUTED = 12  # operators for each slice
 MOST_SLICES = 8
@@ -41,6 +43,13 @@ class Need:
 
     dim: int
     places: set[range] = field(default_factory=set)
+
+    def add_whole(self, size: int) -> None:
+        """Elementwise operators read all of it. by_parts computes equal parts once for them and for slices."""
+        ordered = sorted(self.places, key=lambda each: each.start)
+        are_equal = all(len(place) == len(ordered[0]) and place.start % len(place) == 0 for place in ordered)
+        if not are_equal or size % len(ordered[0]) != 0:
+            self.places.add(range(size))
 
     def overlaps(self) -> bool:
         ordered = sorted(self.places, key=lambda each: each.start)
@@ -89,10 +98,14 @@ def is_cheap(node: Node) -> bool:
 
 
 def need_of(node: Node, needs: dict[Node, Need]) -> Need | None:
-    """The places of a node's result that its users read; None if they read all of it."""
+    """The places of a node's result that its users read; None if one needs all of it in memory."""
     shape = shape_of(node)
     found: Need | None = None
+    is_read_whole = False
     for user in node.users:
+        if reads_in_registers(user, node, needs):
+            is_read_whole = True
+            continue
         if user in needs:
             own = needs[user]
             dim, places = own.dim + len(shape) - len(shape_of(user)), own.places
@@ -110,9 +123,17 @@ def need_of(node: Node, needs: dict[Node, Need]) -> Need | None:
         if found.dim != dim or any(place.step > 1 or not place for place in places):
             return None
         found.places |= places
-    size = shape[found.dim] if found is not None else 0
-    is_few = found is not None and len(found.places) <= MOST_SLICES and isinstance(size, int)
-    return found if is_few and sum(map(len, found.places)) <= MOST_AGAIN * size else None
+    if found is None or not isinstance(shape[found.dim], int):
+        return None
+    if is_read_whole:
+        found.add_whole(shape[found.dim])
+    is_few = len(found.places) <= MOST_SLICES
+    return found if is_few and sum(map(len, found.places)) <= MOST_AGAIN * shape[found.dim] else None
+
+
+def reads_in_registers(user: Node, node: Node, needs: dict[Node, Need]) -> bool:
+    """Whether it is fused with the node, and slices don't move before it."""
+    return user not in needs and is_computed(user, POINTWISE) and have_same_shape(user, node)
 
 
 def is_part_of_program(user: Node) -> bool:
@@ -126,7 +147,7 @@ def reads_memory(node: Node, needs: dict[Node, Need]) -> bool:
 
 
 def is_read_by_slices(node: Node, needs: dict[Node, Need]) -> bool:
-    return all(user in needs or user.target is SLICE for user in node.users)
+    return all(user in needs or user.target is SLICE or reads_in_registers(user, node, needs) for user in node.users)
 
 
 def varies(operand: Node, node: Node, need: Need) -> bool:
