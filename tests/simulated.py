@@ -124,7 +124,7 @@ def compile_into(folder: Path, library: Path, sanitizer: str, jobs: int | None) 
     torch_library = Path(torch.__file__).parent / "lib"
     sanitized = ["-fsanitize=undefined"] if sanitizer == "checked" else SANITIZERS[sanitizer]
     link = ["g++", "-shared", "-pthread", *sanitized, *objects, "-L", torch_library, "-ltorch_cpu", "-lc10", "-ldl"]
-    link += [f"-Wl,--wrap={name}" for name in WRAPPED] + libfourfold()
+    link += [f"-Wl,--wrap={name}" for name in WRAPPED] + ["-Wl,-Bsymbolic-functions"] + libfourfold()
     run(*link, "-g", "-Wl,--no-undefined", "-o", library.with_suffix(".new"))
     library.with_suffix(".new").rename(library)
 

@@ -26,12 +26,14 @@ OWN = ("CXXFLAGS", "LDFLAGS", "CMAKE_ARGS", "PYTHONPATH", "PYTHONHOME", "VIRTUAL
 @pytest.fixture
 def surroundings(tmp_path: Path) -> dict[str, str]:
     """The environment, with the tested versions as constraints: of the installed packages, and of those that pip
-    builds with. Newer versions of pip read the second variable."""
+    builds with. Newer versions of pip read the second variable. Most of the compiler's optimizations would take minutes
+    and prove nothing."""
     pins = shutil.copy(ROOT / "requirements-build.txt", tmp_path / "pins.txt")  # a path without spaces
     kept = {k: v for k, v in os.environ.items() if k not in OWN and not k.startswith("FOURFOLD_")}
     index = {"PIP_EXTRA_INDEX_URL": os.environ["TORCH_INDEX"]} if os.environ.get("TORCH_INDEX") else {}
     path = f"{oldest().parent}{os.pathsep}{Path(tool('c++', 'g++')).parent}{os.pathsep}/usr/bin:/bin"
-    return kept | index | {"PATH": path, "PIP_CONSTRAINT": str(pins), "PIP_BUILD_CONSTRAINT": str(pins)}
+    pinned = {"PIP_CONSTRAINT": str(pins), "PIP_BUILD_CONSTRAINT": str(pins)}
+    return kept | index | pinned | {"PATH": path, "SKBUILD_CMAKE_DEFINE": "CMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG"}
 
 
 def test_the_first_command_installs_what_the_examples_need(tmp_path: Path, surroundings: dict[str, str]) -> None:

@@ -19,6 +19,7 @@ from xml.etree import ElementTree
 import pytest
 
 import fourfold
+import seeds
 import simulated
 import simulated_metal
 from machine import output_of, tool
@@ -26,6 +27,7 @@ from simulation import run_python
 
 MULTIPROCESSORS = "16"  # each has room for one block of the persistent kernels
 REVERSE = (("GPUSIM_REVERSE", "1"),)
+SHUFFLED = (("GPUSIM_SEED", str(seeds.FIRST)),)  # another order of threads and blocks in each run
 WIDE_WARPS = (("GPUSIM_WARP", "64"),)
 LARGE = "(launches or row-groups or many or vendor or chunks)"  # cases of many rows or steps
 TALL = f"({LARGE} or row-tiles)"
@@ -42,7 +44,6 @@ SHORT = (
     " and not ((row-tiles or block-rows) and (lltm or gru))"
 )
 FEW_TYPES = "(test_values or test_autograd) and contiguous and (float32 or bfloat16)"
-SHIFTED = f"shifted and float32 and test_raw_backward and not {TALL}"
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,6 @@ EVERYTHING = (
     f" and not (tf32_is and {LARGE})"  # as in tiles of rows
     f" and not (test_values and {LARGE} and not float32)"  # test_autograd runs the same kernels
     " and not same_call"  # threads run in one order here
-    " and not may_be_shifted"  # in reverse order
     " and not gradcheck and not func_transforms and not vmap_and"
 )
 # Without most of the cases for other backends' kernels: for chunks of steps on a CPU, and CUDA's kernels for one block.
@@ -76,7 +76,7 @@ FOR_METAL = "not (chunks and (lstm or gru)) and not block-launches"
 RUNS = [
     # Everything that is tested on the CPU: values, gradients, errors, and reproducible bits; except finite differences,
     # and Dynamo's and functorch's handling of a call, which don't depend on the kernel.
-    Run("every test", f"{EVERYTHING} and not wide_layers"),
+    Run("every test", f"{EVERYTHING} and not wide_layers", environment=SHUFFLED),
     # Enough multiprocessors to hold the blocks of hundreds of hidden units at once.
     WIDE := Run("wide layers", "wide_layers", environment=(("GPUSIM_MULTIPROCESSORS", "132"),)),
     # Errors that depend on the wavefront size or thread order don't depend on the layout.
@@ -84,12 +84,6 @@ RUNS = [
     Run("wavefront of 64, reverse order", OF_WIDE_WARPS_REVERSED, environment=WIDE_WARPS + REVERSE),
     # A block's resources and the choice of kernels depend on the device: these are Turing's limits.
     Run("smallest GPU", f"{FEW_TYPES} and not (test_values and bfloat16)", environment=(("GPUSIM_CAPABILITY", "7.5"),)),
-    # With each tensor misaligned in turn.
-    Run(
-        "reverse order",
-        f"({FEW_TYPES} and not ({LARGE} and bfloat16) or may_be_shifted or {SHIFTED}) and not launches",
-        environment=REVERSE,
-    ),
     # ThreadSanitizer is expensive per thread. Races don't depend on layouts, on types only in whether tensor cores
     # support them, and between the chunks of long sequences not on the cell. Groups of rows share nothing.
     Run(
@@ -102,12 +96,7 @@ RUNS = [
     METAL := Run(
         "Metal, every test",
         f"{EVERYTHING} and {FOR_METAL} and not (tf32 and not odd) and not saved_tensors_of",
-        metal=True,
-    ),
-    Run(
-        "Metal, reverse order",
-        f"({FEW_TYPES} and not ({LARGE} and bfloat16) or may_be_shifted or {SHIFTED}) and {FOR_METAL}",
-        environment=REVERSE,
+        environment=SHUFFLED,
         metal=True,
     ),
     Run(

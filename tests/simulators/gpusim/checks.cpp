@@ -50,29 +50,28 @@ std::string what_is_wrong(const Thread& thread, const void* address) {
        arena().device_of(address));
 }
 
-[[gnu::noinline]] void check_all(const void* address, size_t bytes, bool write) {
+// All that is neither the stack of the GPU thread that runs nor its block's shared memory.
+[[gnu::noinline]] void check_elsewhere(const void* address, size_t bytes, bool write) {
   const Thread* thread = current;
   if (thread == nullptr) {
     if (!arena().holds(address) || reporting || arena().allows(address, bytes, true)) return;
     refuse(address, bytes, write);
   }
-  if (thread->unchecked != 0 || within(address, bytes, thread->stack, thread->stack_end)) return;
+  if (thread->unchecked != 0) return;
   if (arena().holds(address)) {
     const bool its_own = arena().device_of(address) == thread->block->launch->device;
     if ((its_own || is_pinned(address)) && arena().allows(address, bytes, false)) return;
-  } else {
-    const char* shared = shared_of(*thread);
-    if (within(address, bytes, shared, shared + thread->block->launch->shared_bytes)) return;
-    if (within(address, bytes, &__ehdr_start, &_end)) return;  // constants
+  } else if (within(address, bytes, &__ehdr_start, &_end)) {
+    return;  // constants
   }
   if (!reporting) refuse(address, bytes, write);
 }
 
-// Most accesses are to a kernel's local arrays: without a frame of its own this takes a few instructions.
+// Most accesses are to a kernel's local arrays and to shared memory: without a frame of its own this takes a few
+// instructions.
 inline void check(const void* address, size_t bytes, bool write) {
-  const Thread* thread = current;
-  if (thread != nullptr && within(address, bytes, thread->stack, thread->stack_end)) return;
-  check_all(address, bytes, write);
+  if (within(address, bytes, own.stack, own.stack_end) || within(address, bytes, own.shared, own.shared_end)) return;
+  check_elsewhere(address, bytes, write);
 }
 
 }  // namespace

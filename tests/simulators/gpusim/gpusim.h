@@ -110,7 +110,6 @@ struct Thread {
   Block* block = nullptr;
   Warp* warp = nullptr;
   Fiber* fiber = nullptr;
-  const void *stack = nullptr, *stack_end = nullptr;
   Meeting* meeting = nullptr;  // the last one; the thread may still read its data
   const void* offer = nullptr;
   const char* operation = "";
@@ -148,6 +147,12 @@ struct Block {
 };
 
 inline thread_local Thread* current __attribute__((tls_model("initial-exec"))) = nullptr;
+
+// The memory of `current` alone and of its block: checks.cpp compares each access with these addresses.
+struct Own {
+  const void *stack = nullptr, *stack_end = nullptr, *shared = nullptr, *shared_end = nullptr;
+};
+inline thread_local Own own __attribute__((tls_model("initial-exec")));
 
 // While it lives, simulator code runs, which ThreadSanitizer and the checks ignore. GPU threads take turns on one OS
 // thread, so sharing the simulator's data is not a race of the kernel.
@@ -211,6 +216,7 @@ class Scheduler {
   void lay_out(const Launch& launch, unsigned count);
   void begin_block(Block& block, uint64_t linear);
   void prepare_fibers(size_t threads);
+  static void make_current(Thread& thread);
   Fiber* start(Thread& thread, Fiber* fiber);
   Fiber* retire();
   Thread* next();

@@ -24,6 +24,7 @@ void Scheduler::run(const Launch& launch, uint64_t first, unsigned count, const 
   os_thread_ = &os_thread;
   os_thread.switch_to(*start(*next(), nullptr));
   current = nullptr;
+  own = Own{};
   for (Block& block : blocks_) {
     std::free(static_cast<char*>(block.shared) - shared_margin);
     delete block.order_points;
@@ -98,6 +99,13 @@ inline void Scheduler::prepare_fibers(size_t threads) {
   }
 }
 
+inline void Scheduler::make_current(Thread& thread) {
+  const char* const shared = static_cast<const char*>(thread.block->shared);
+  thread.state = State::running;
+  current = &thread;
+  own = {thread.fiber->low(), thread.fiber->high(), shared, shared + thread.block->launch->shared_bytes};
+}
+
 inline Fiber* Scheduler::start(Thread& thread, Fiber* fiber) {
   if (fiber == nullptr) {
     if (spare_.empty()) {
@@ -110,10 +118,7 @@ inline Fiber* Scheduler::start(Thread& thread, Fiber* fiber) {
     fiber->rewind();
   }
   thread.fiber = fiber;
-  thread.stack = fiber->low();
-  thread.stack_end = fiber->high();
-  thread.state = State::running;
-  current = &thread;
+  make_current(thread);
   if (GPUSIM_TSAN) {
     char name[64];
     const dim3& block = thread.block->index;
@@ -161,10 +166,7 @@ inline Fiber* Scheduler::retire() {
   if (to != nullptr && to->state == State::unstarted && !GPUSIM_TSAN) return start(*to, fiber);
   Fiber* other = to == nullptr ? os_thread_ : to->state == State::unstarted ? start(*to, nullptr) : to->fiber;
   spare_.push_back(fiber);
-  if (to != nullptr) {
-    to->state = State::running;
-    current = to;
-  }
+  if (to != nullptr) make_current(*to);
   return other;
 }
 
@@ -224,8 +226,7 @@ inline void Scheduler::suspend(Thread& thread) {
     return;
   }
   Fiber* fiber = to->state == State::unstarted ? start(*to, nullptr) : to->fiber;
-  to->state = State::running;
-  current = to;
+  make_current(*to);
   thread.fiber->switch_to(*fiber);
 }
 

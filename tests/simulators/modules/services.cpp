@@ -9,6 +9,13 @@ namespace {
 
 GpusimIndex index_of(const auto& it) { return {it.x, it.y, it.z}; }
 
+// Linked first: files of kernels call these copies of the functions, which are optimised and check nothing, not their own.
+template <auto... functions>
+struct Emitted {
+  [[gnu::used]] static constexpr auto addresses = std::make_tuple(functions...);
+};
+template struct Emitted<&Scheduler::meet, &Scheduler::barrier, &Scheduler::yield, &block_barrier>;
+
 }  // namespace
 
 GpusimPosition gpusim_service_position() {
