@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "cpu/kernels/transpose_tile.h"
@@ -137,6 +138,7 @@ Loops::Loops(const Program& program, const Schedule& schedule, const std::vector
   const bool shares_row = steps == nullptr && threads_share_rows(program, rows_, columns_);
   if (program.has_rows) split_ = shares_row ? Split::columns : Split::rows;
   if (steps == nullptr) {
+    order_rows();
     find_short_rows();
     find_rows_side_by_side();
   }
@@ -233,6 +235,30 @@ bool Loops::has_few_columns() const {
   const auto first = program_.axes.begin() + program_.outer;
   const bool is_static = std::all_of(first, program_.axes.end(), [](const program::Axis& axis) { return axis.input < 0; });
   return is_static && columns_ <= most_fixed_columns && sizes_.size() == row_axes_ + 1;
+}
+
+// The innermost of the row axes is to be long, because short rows are computed across it: another one takes the place of
+// a short one, preferably one along which tensors are contiguous or broadcast. The order of rows changes no result
+// without column sums.
+void Loops::order_rows() {
+  const size_t count = program_.has_rows ? row_axes_ : sizes_.size() - 1;
+  const bool are_short = sizes_.back() <= (program_.has_rows ? most_short_columns : most_short_elements);
+  if (count < 2 || !are_short || sizes_[count - 1] >= fewest_short_rows || !schedule_.column_sums.empty()) return;
+  const auto merit = [&](size_t axis) {
+    const auto is_near = [](int64_t stride) { return stride == 0 || stride == 1; };
+    const auto near = std::count_if(strides_[axis].begin(), strides_[axis].end(), is_near);
+    return std::tuple(sizes_[axis] >= fewest_short_rows, near, sizes_[axis]);
+  };
+  size_t best = count - 1;
+  for (size_t axis = 0; axis < count; ++axis) {
+    if (merit(axis) > merit(best)) best = axis;
+  }
+  const auto turn = [&](auto& of_axes) {
+    std::rotate(of_axes.begin() + static_cast<std::ptrdiff_t>(best), of_axes.begin() + static_cast<std::ptrdiff_t>(best) + 1,
+                of_axes.begin() + static_cast<std::ptrdiff_t>(count));
+  };
+  turn(sizes_);
+  turn(strides_);
 }
 
 // Chooses short_rows if there are few columns along one axis, and more rows than a vector has lanes.

@@ -63,6 +63,7 @@ class Loops {
   int64_t rows_of_part() const;
   int64_t row_parts() const;
   bool has_few_columns() const;
+  void order_rows();
   void find_short_rows();
   void find_rows_side_by_side();
   bool is_interleaved(size_t axis, size_t tensor) const;

@@ -82,7 +82,7 @@ class File:
             "tensors": tensors,
             "arguments": self.arguments(module),
             "programs": self.encoder.programs,
-            "graph": self.encoder.graph(module.meta["plan"]),
+            "graph": self.encoder.module(module),
             "results": [
                 {"output": each} if isinstance(each, int) else {"constant": constant(each[1])} for each in results
             ],

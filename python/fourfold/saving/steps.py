@@ -130,4 +130,8 @@ class Encoder:
     def compiled(self, compiled: object) -> dict[str, object]:
         if compiled.plan is None:
             raise Unsaved(compiled.module.meta["needs Python"])
-        return self.graph(compiled.plan)
+        return self.module(compiled.module)
+
+    def module(self, module: GraphModule) -> dict[str, object]:
+        inputs = module.graph.find_nodes(op="placeholder")
+        return self.graph(Writer(inputs, writes_views=False).write(module))

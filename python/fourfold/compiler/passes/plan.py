@@ -17,6 +17,7 @@ from fourfold.compiler.analysis.concatenations import concatenations, filled, le
 from fourfold.compiler.analysis.parts import parts_of
 from fourfold.compiler.analysis.support import constant_of, is_tensor
 from fourfold.compiler.analysis.views import has_hints, memory_order
+from fourfold.compiler.analysis.writes import Write, writes
 from fourfold.compiler.lowering import CONSTANT, POINTWISE
 from fourfold.compiler.nodes.fused import Fused, flat, results_of
 from fourfold.compiler.nodes.loop import Loop
@@ -121,7 +122,10 @@ def takes_gaps(user: Node, gradient: Node) -> bool:
 
 
 class Writer:
-    def __init__(self, inputs: list[Node]):
+    """writes_views: whether values are copied into views of tensors, which in files no operator does."""
+
+    def __init__(self, inputs: list[Node], writes_views: bool = True):
+        self.writes_views = writes_views
         self.index = {node: k for k, node in enumerate(inputs)}
         self.count = len(inputs)
         self.plan = Plan()
@@ -137,8 +141,14 @@ class Writer:
         self.targets = {result: (self.index_of(copy.args[0]), False) for copy, result in self.plan.updates.items()}
         self.joined_by = {part: node for node, parts in self.plan.concatenations.items() for part in parts}
         self.filled = filled(module, self.plan.concatenations)
+        written = writes(module) if self.writes_views else {}
+        within = {node for write in written.values() for node in write.within}
         for node in module.graph.nodes:
-            if isinstance(node.target, Fused):
+            if node in within:
+                continue
+            if node in written:
+                self.write_view(node, written[node])
+            elif isinstance(node.target, Fused):
                 self.program(node)
             elif isinstance(node.target, Loop):
                 self.loop(node)
@@ -277,6 +287,24 @@ class Writer:
         self.add("operator", ("aten::select", "int"), [("value", index), ("constant", dim), ("constant", 0)])
         return self.made(1)
 
+    def write_view(self, node: Node, write: Write) -> None:
+        view = self.index[node] = self.index_of(write.into)
+        for target, place in write.places:
+            self.last[view] = len(self.plan.steps)
+            given = [("value", self.read(each)) if isinstance(each, Node) else ("constant", each) for each in place]
+            self.add("operator", (target._schema.name, target._schema.overload_name), [("value", view), *given])
+            view = self.made(1)
+        value = self.read(write.value)
+        if write.is_of_itself:
+            self.add("operator", ("aten::clone", ""), [("value", value), ("default", None)])
+            value = self.made(1)
+        self.copy(view, value)
+
+    def copy(self, index: int, value: int) -> None:
+        self.last |= dict.fromkeys((index, value), len(self.plan.steps))
+        self.add("operator", ("aten::copy_", ""), [("value", index), ("value", value), ("default", None)])
+        self.made(1)
+
     def complete(self, node: Node) -> None:
         """Fills the parts of a concatenation that are constants, and copies those that no program has written."""
         parts, dim = parts_of(node)
@@ -287,10 +315,7 @@ class Writer:
             if self.joined_by.get(source_of(part, dim)) is node:
                 continue
             if part not in self.filled:
-                self.last[index] = len(self.plan.steps)
-                values = [("value", index), ("value", self.read(part)), ("default", None)]
-                self.add("operator", ("aten::copy_", ""), values)
-                self.made(1)
+                self.copy(index, self.read(part))
             elif self.number_of_borders(outermost) is None:
                 self.fill(index, constant_of(part))
 
