@@ -70,8 +70,8 @@ def test_without_a_nest_there_is_a_reason() -> None:
     def softmax(x: Tensor, y: Tensor) -> Tensor:
         return (x * y).softmax(-1) + 1
 
-    across = torch.randn(3, 4, 5).permute(2, 0, 1)  # adjacent in memory along the first of two row axes
-    explanation = fourfold.explain(softmax, torch.randn(5, 3, 4), across)
+    across = torch.randn(3, 40, 5).permute(2, 0, 1)  # adjacent in memory along the first of two row axes
+    explanation = fourfold.explain(softmax, torch.randn(5, 3, 40), across)
     with pytest.raises(ValueError, match="expected a program with a loop nest, but program_0 has none: "):
         explanation.nest()
     assert "The interpreter runs 1: " in explanation.runner or "llvmlite" in explanation.runner

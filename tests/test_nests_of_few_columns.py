@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fourfold import _C
 from nests import OF_FIXED_COLUMNS, SHORT, expect_the_interpreters_bits, needs_nests
 from programs import HEAD
 
@@ -51,3 +52,13 @@ def test_rows_of_few_columns(rows: tuple[int, int], columns: int) -> None:
         x[0, 0], y[0] = torch.nan, -0.0
         expect_the_interpreters_bits(SHORT, (torch.randn(a, b, 2 * columns)[..., ::2], y, z, r, t))
         expect_the_interpreters_bits(SHORT, (x.transpose(0, 1).contiguous().transpose(0, 1), y, z, r, t))
+
+
+def test_rows_lie_along_their_longest_axis() -> None:
+    """Of 40 x 3 rows, 40 are computed together, not 3."""
+    text = (
+        f"{HEAD}axes a=40 b=3 | c=5\nx: float32 = input float32 [a b c]\ny: float32 = input float32 [a 1 c]\n"
+        "z: float32 = mul x y\ns: float32 = sum z\noutput s float32 [a b]\n"
+    )
+    layout = _C.program_layout(text, 0, 0, [(6, (40, 3, 5), (15, 5, 1), 0), (6, (40, 1, 5), (5, 5, 1), 0)])
+    assert layout == "s2x5:nn1,0c1,1n0"

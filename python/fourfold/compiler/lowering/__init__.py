@@ -17,6 +17,7 @@ from fourfold.compiler.lowering import (
     norms,
     product_gradients,
     reductions,
+    stencils,
 )
 from fourfold.compiler.lowering.call import (
     CONSTANT,
@@ -46,4 +47,5 @@ __all__ = [
 
 _FILLED = (  # each fills tables
     *(activations, arithmetic, conversions, functions, norm_decompositions, norms, product_gradients, reductions),
+    stencils,
 )

@@ -11,11 +11,14 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from fourfold.compiler.analysis import profitability
+from fourfold.compiler.analysis.concatenations import FOR_A_FILE
 from fourfold.compiler.analysis.sizes import Sizes
 from fourfold.compiler.analysis.support import REFUSAL, is_computed, results_of
 from fourfold.compiler.analysis.views import VIEWS, has_hints, hint
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.lowering.decompositions import late
+from fourfold.compiler.lowering.stencils import STENCILS
+from fourfold.compiler.nest.jit import service
 from fourfold.compiler.nodes.recorder import Recorder, numbers_of, rewritten
 from fourfold.compiler.passes.sink_gather import RULES
 from fourfold.compiler.pipeline.fallback import visiting
@@ -27,13 +30,18 @@ BACKWARD = "is_backward"
 
 def decompose(module: GraphModule) -> GraphModule:
     """Decomposes each operator whose pieces would fuse with a neighbour, or are faster without one."""
-    table, inputs = late(), numbers_of(module.graph)
+    options = module.meta.get("options")
+    as_nests = options is not None and FOR_A_FILE not in module.meta and service.compiles(options.generator)
+    table = {target: own for target, own in late().items() if as_nests or target not in STENCILS}
+    inputs = numbers_of(module.graph)
     left = {node for node in module.graph.nodes if node.target in table and REFUSAL not in node.meta}
     found = left
     while found:  # again for the neighbours of new pieces
         turn, found = sorted(found), set()
         for node in visiting(module, turn):
-            is_wanted = has_known_sizes(node) and (has_fused_neighbour(node) or profitability.is_ours(node))
+            is_wanted = has_known_sizes(node) and (
+                node.target in STENCILS or has_fused_neighbour(node) or profitability.is_ours(node)
+            )
             pieces = replaced(node, table, inputs) if is_wanted else None
             if pieces is not None:
                 left.remove(node)
