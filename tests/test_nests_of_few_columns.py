@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
+
 import pytest
 import torch
 
 from fourfold import _C
+from guarded_memory import before_a_wall
 from nests import OF_FIXED_COLUMNS, SHORT, expect_the_interpreters_bits, needs_nests
 from programs import HEAD
 
@@ -62,3 +65,19 @@ def test_rows_lie_along_their_longest_axis() -> None:
     )
     layout = _C.program_layout(text, 0, 0, [(6, (40, 3, 5), (15, 5, 1), 0), (6, (40, 1, 5), (5, 5, 1), 0)])
     assert layout == "s2x5:nn1,0c1,1n0"
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MAP_ANONYMOUS"), reason="memory is guarded by mprotect")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("columns", [3, 5, 6, 7, 9, 15, 20])
+def test_nothing_is_read_behind_the_last_row(columns: int, dtype: torch.dtype) -> None:
+    """Vectors that are longer than a row read the next one too."""
+    kind = str(dtype).removeprefix("torch.")
+    text = (
+        f"{HEAD}axes a=x.0 | b={columns}\nx: float32 = input {kind} [a b]\nm: float32 = amax x\n"
+        "e: float32 = sub x m\ns: float32 = sum e\noutput s float32 [a]\noutput e float32 [a b]\n"
+    )
+    for rows in (16, 32, 37):
+        drawn = torch.randn(rows, columns).to(dtype)
+        guarded = torch.from_numpy(before_a_wall(drawn.flatten().view(torch.uint8).numpy()))
+        expect_the_interpreters_bits(text, (guarded.view(dtype).view(rows, columns),))
