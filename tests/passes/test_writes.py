@@ -80,6 +80,14 @@ def moved(x: Tensor, y: Tensor) -> Tensor:
     return out
 
 
+def reads_before_another_write(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """What a scatter within another one has read is written before the outer one."""
+    first, second = x * 2, y * 2
+    inner = torch.slice_scatter(first[1:4], second[0:3, 2:6], 1, 2, 6)
+    second = torch.slice_scatter(second, x[3:6].sin(), 0, 0, 3)
+    return torch.slice_scatter(first, inner, 0, 1, 4), second
+
+
 def joined(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """The program's result has its memory in the concatenation."""
     out = (x + y) * 2
@@ -88,8 +96,11 @@ def joined(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return out, both
 
 
+WRITTEN = (one, two, row_of_slice, reads_the_slice_before, diffused, moved, joined, reads_before_another_write)
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("function", [one, two, row_of_slice, reads_the_slice_before, diffused, moved, joined])
+@pytest.mark.parametrize("function", WRITTEN)
 def test_compiled_functions(function: Callable[..., Tensor], dynamic: bool) -> None:
     call = compiled(function, dynamic=dynamic)
     for _ in range(2):

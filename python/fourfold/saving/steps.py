@@ -110,7 +110,7 @@ class Encoder:
     def operators_of(self, fused: Fused) -> dict[str, object]:
         """The fallback where the program can't run: on devices without programs, for other layouts."""
         try:
-            return self.graph(Writer(fused.inputs).write(GraphModule({}, fused.graph)))
+            return self.graph(Writer(fused.inputs, writes_views=False).write(GraphModule({}, fused.graph)))
         except NeedsPython as reason:
             raise Unsaved(str(reason)) from None
 

@@ -5,7 +5,6 @@ the slice, and that into a copy of the whole. As in eager mode, one copy into a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -13,10 +12,12 @@ from torch.fx import GraphModule, Node
 
 from fourfold.compiler.analysis.in_place import COPY, is_new, is_result, readers
 from fourfold.compiler.analysis.parts import CONCATENATION
+from fourfold.compiler.analysis.views import VIEWS
 from fourfold.compiler.lowering.call import named
 
 aten = torch.ops.aten
-VIEWS = {aten.slice_scatter.default: aten.slice.Tensor, aten.select_scatter.default: aten.select.int}
+VIEW_OF = {aten.slice_scatter.default: aten.slice.Tensor, aten.select_scatter.default: aten.select.int}
+ALIASES = {*VIEWS, *VIEW_OF.values()}
 Place = tuple[object, tuple[object, ...]]  # the operator of a view, and its arguments but the tensor
 
 
@@ -38,12 +39,13 @@ def writes(module: GraphModule) -> dict[Node, Write]:
     inner: set[Node] = set()
     every: list[tuple[Node, Write]] = []
     for node in reversed(module.graph.nodes):
-        if node.target in VIEWS and node not in inner:
+        if node.target in VIEW_OF and node not in inner:
             every.append((node, write_of(node)))
             inner.update(every[-1][1].within)
     found: dict[Node, Write] = {}
     for node, write in reversed(every):
-        if (write.into in found or has_own_memory(write.into)) and is_last(node, write, position):
+        is_own = write.into in found or has_own_memory(write.into)
+        if is_own and is_last(node, write, position) and reads_in_time(node, write):
             found[node] = write
     return found
 
@@ -51,14 +53,14 @@ def writes(module: GraphModule) -> dict[Node, Write]:
 def write_of(node: Node) -> Write:
     into, value = node.args[0], node.args[1]
     places, scatters, views = [place_of(node)], [node], []
-    while value.target in VIEWS and list(value.users) == [scatters[-1]] and is_view(value.args[0], scatters[-1]):
+    while value.target in VIEW_OF and list(value.users) == [scatters[-1]] and is_view(value.args[0], scatters[-1]):
         views.append(value.args[0])
         places.append(place_of(value))
         scatters.append(value)
         value = value.args[1]
     within = scatters[1:]
-    for view in reversed(views):  # the value may read some of them too
-        if all(user in within or user is node for user in view.users):
+    for view in reversed(views):  # the value may be or read some of them too
+        if view is not value and all(user in within or user is node for user in view.users):
             within.append(view)
     return Write(into, tuple(places), value, tuple(within), into in memory_of(value))
 
@@ -66,12 +68,12 @@ def write_of(node: Node) -> Write:
 def place_of(node: Node) -> Place:
     given = named(node.target, node.args, node.kwargs)
     names = ("dim", "index") if node.target is aten.select_scatter.default else ("dim", "start", "end", "step")
-    return VIEWS[node.target], tuple(given[name] for name in names)
+    return VIEW_OF[node.target], tuple(given[name] for name in names)
 
 
 def is_view(node: Node, scatter: Node) -> bool:
-    """Whether it is the view into which this scatter writes, and nothing but the scatters within reads it."""
-    if node.target is not VIEWS[scatter.target] or node.args[0] is not scatter.args[0]:
+    """Whether it is the view into which this scatter writes."""
+    if node.target is not VIEW_OF[scatter.target] or node.args[0] is not scatter.args[0]:
         return False
     given = named(node.target, node.args, node.kwargs)
     names = [argument.name for argument in node.target._schema.arguments[1:]]
@@ -94,12 +96,25 @@ def is_last(node: Node, write: Write, position: dict[Node, int]) -> bool:
     return not is_written or not any(user.target in (CONCATENATION, COPY) for user in others)
 
 
-def memory_of(node: Node) -> Iterable[Node]:
+def reads_in_time(node: Node, write: Write) -> bool:
+    """Whether nothing that may write into the value's memory comes between the innermost scatter, which reads it, and
+    the outermost one, which reads it now."""
+    scatters = {each for each in write.within if each.target in VIEW_OF}
+    previous = node.prev
+    while scatters:
+        if previous not in write.within and previous.target not in ALIASES:
+            return False
+        scatters.discard(previous)
+        previous = previous.prev
+    return True
+
+
+def memory_of(node: Node) -> set[Node]:
     """The tensors of which a node may be a view, and itself."""
     found, pending = {node}, [node]
     while pending:
         each = pending.pop()
         if each.op == "call_function" and not is_result(each) and not is_new(each):
             pending += [operand for operand in each.all_input_nodes if operand not in found]
-            found.update(each.all_input_nodes)
+            found.update(pending)
     return found

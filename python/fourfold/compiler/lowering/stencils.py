@@ -2,8 +2,8 @@
 
 torch's kernels for CPUs are slow for few channels, and for pools. With AVX2 and one thread, of a million elements, the
 sum of 3 to 11 places is 1.2 to 34 times as fast for up to 8 channels, trained or not, and 1.0 to 3.6 times for 16 to
-256 channels where it is along one dimension and without padding, or over 4 places; pools are 7 to 28 times as fast. Of
-more channels with padding it takes up to 1.8 times as long (3 x 3), and over 25 places up to 2.5 times."""
+256 channels where it is along one dimension, and either without padding or over at most 4 places; pools are 7 to 28
+times as fast. Of more channels with padding it takes up to 1.8 times as long (3 x 3), and over 25 places up to 2.5."""
 
 from __future__ import annotations
 
@@ -53,16 +53,18 @@ def slices(x: Tensor, kernel: Sequence[int], dilation: Sequence[int]) -> list[Te
 
 
 def padded(x: Tensor, sizes: Sequence[int]) -> Tensor:
-    """With zeros on both sides of each of the last dimensions; without elements for negative sizes."""
-    both = [size for each in reversed(sizes) for size in (each, each)]
-    return aten.constant_pad_nd(x, both, 0) if any(both) else x
+    """With so many zeros on both sides of each of the last dimensions; negative sizes cut off elements."""
+    pairs = [size for each in reversed(sizes) for size in (each, each)]
+    return aten.constant_pad_nd(x, pairs, 0) if any(pairs) else x
 
 
-def weighted(x: Tensor, weight: Tensor, dilation: Sequence[int]) -> Tensor:
-    """The sum of a window's places times a channel's weights, (channels, 1, *window)."""
+def weighted(x: Tensor, weight: Tensor, dilation: Sequence[int], bias: Tensor | None = None) -> Tensor:
+    """The sum of a window's places times a channel's weights, (channels, 1, *window), rounded once."""
     kernel = weight.shape[2:]
     of_places = computed(weight).reshape(weight.shape[0], -1, *(1 for _ in kernel)).unbind(1)
     products = [part * each for part, each in zip(slices(computed(x), kernel, dilation), of_places, strict=True)]
+    if bias is not None:
+        products.append(computed(bias).reshape(-1, *(1 for _ in kernel)))
     return sum(products[1:], products[0]).to(x.dtype)
 
 
@@ -74,7 +76,8 @@ def is_depthwise(
     if not is_one_each or transposed or x.dim() not in (3, 4) or not suits(x, kernel, stride):
         return False
     is_line = sum(size > 1 for size in kernel) == 1
-    return groups <= MOST_CHANNELS or is_line and (not any(padding) or math.prod(kernel) <= MOST_PADDED)
+    is_fast = is_line and (not any(padding) or math.prod(kernel) <= MOST_PADDED)
+    return groups <= MOST_CHANNELS or is_fast
 
 
 @decomposes(aten.convolution.default, LATE)
@@ -91,8 +94,8 @@ def convolution(
 ) -> object:
     if not is_depthwise(x, weight, stride, padding, transposed, groups):
         return NotImplemented
-    result = weighted(padded(x, padding), weight, dilation)
-    return result if bias is None else result + bias.reshape(-1, *(1 for _ in weight.shape[2:]))
+    padding, dilation = (spread(each, x.dim() - 2) for each in (padding, dilation))
+    return weighted(padded(x, padding), weight, dilation, bias)
 
 
 @decomposes(aten.convolution_backward.default, LATE)
@@ -112,13 +115,13 @@ def convolution_backward(
     """The input's gradient is the same sum of the padded gradient, by flipped weights."""
     if not mask[0] or not is_depthwise(x, weight, stride, padding, transposed, groups) or not grad.is_contiguous():
         return NotImplemented
-    kernel = weight.shape[2:]
+    kernel, settings = weight.shape[2:], (bias_sizes, stride, padding, dilation, transposed, output_padding, groups)
+    padding, dilation = (spread(each, x.dim() - 2) for each in (padding, dilation))
     around = [step * (size - 1) - each for step, size, each in zip(dilation, kernel, padding, strict=True)]
     flipped = weight.flip(list(range(2, weight.dim())))
     own = weighted(padded(grad, around), flipped, dilation)
     if not mask[1]:
         return own, None, grad.sum([0, *range(2, grad.dim())]) if mask[2] else None
-    settings = bias_sizes, stride, padding, dilation, transposed, output_padding, groups
     _, of_weight, of_bias = aten.convolution_backward(grad, x, weight, *settings, [False, True, mask[2]])
     return own, of_weight, of_bias
 
@@ -133,8 +136,8 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> object:
-    kernel = both(kernel)
-    if any(padding) or divisor_override is not None or not suits(x, kernel, both(stride or kernel)):
+    kernel = spread(kernel)
+    if any(padding) or divisor_override is not None or not suits(x, kernel, spread(stride or kernel)):
         return NotImplemented
     first, *others = slices(computed(x), kernel, (1, 1))
     return (sum(others, first) / math.prod(kernel)).to(x.dtype)
@@ -151,14 +154,14 @@ def avg_pool2d_backward(
     count_include_pad: bool,
     divisor_override: int | None,
 ) -> object:
-    kernel = both(kernel)
+    kernel = spread(kernel)
     is_plain = not any(padding) and divisor_override is None and grad.is_contiguous()
-    if not is_plain or not suits(x, kernel, both(stride or kernel)):
+    if not is_plain or not suits(x, kernel, spread(stride or kernel)):
         return NotImplemented
     first, *others = slices(computed(padded(grad, [size - 1 for size in kernel])), kernel, (1, 1))
     return (sum(others, first) / math.prod(kernel)).to(grad.dtype)
 
 
-def both(given: Sequence[int]) -> Sequence[int]:
-    """One number stands for both dimensions."""
-    return given if len(given) == 2 else [given[0]] * 2
+def spread(given: Sequence[int], dims: int = 2) -> Sequence[int]:
+    """One number stands for all dimensions."""
+    return given if len(given) == dims else [given[0]] * dims

@@ -47,8 +47,8 @@ class Rows(Memory):
         return found
 
     def load_tiles(self, let: Let, mask: Sequence[Operand]) -> list[str]:
-        """As many columns as there are lanes at a time, which are transposed. Rows behind the mask are its last one. Whole
-        vectors are read where those behind a row lie in the next rows: masked loads take twice as long on some
+        """As many columns as there are lanes at a time, which are transposed. Rows behind the mask are its last one.
+        Whole vectors are read where those behind a row lie in the next rows: masked loads take twice as long on some
         processors."""
         pointer, row, stride, *_ = let.operands
         kind, _, columns = let.attribute
