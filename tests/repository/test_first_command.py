@@ -26,8 +26,8 @@ OWN = ("CXXFLAGS", "LDFLAGS", "CMAKE_ARGS", "PYTHONPATH", "PYTHONHOME", "VIRTUAL
 @pytest.fixture
 def surroundings(tmp_path: Path) -> dict[str, str]:
     """The environment, with the tested versions as constraints: of the installed packages, and of those that pip
-    builds with. Newer versions of pip read the second variable. Most of the compiler's optimizations would take minutes
-    and prove nothing."""
+    builds with. Newer versions of pip read the second variable. Most optimizations of what isn't a kernel would take
+    long and prove nothing."""
     pins = shutil.copy(ROOT / "requirements-build.txt", tmp_path / "pins.txt")  # a path without spaces
     kept = {k: v for k, v in os.environ.items() if k not in OWN and not k.startswith("FOURFOLD_")}
     index = {"PIP_EXTRA_INDEX_URL": os.environ["TORCH_INDEX"]} if os.environ.get("TORCH_INDEX") else {}
