@@ -68,7 +68,7 @@ EVERYTHING = (
     f" and not ({TALL} and (strided or shifted))"  # the host handles layouts, for any size
     f" and not (tf32_is and {LARGE})"  # as in tiles of rows
     f" and not (test_values and {LARGE} and not float32)"  # test_autograd runs the same kernels
-    " and not same_call"  # threads run in one order here
+    " and not same_call"  # threads run in the same order in both calls
     " and not gradcheck and not func_transforms and not vmap_and"
 )
 # Without most of the cases for other backends' kernels: for chunks of steps on a CPU, and CUDA's kernels for one block.

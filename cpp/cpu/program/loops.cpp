@@ -237,25 +237,20 @@ bool Loops::has_few_columns() const {
   return is_static && columns_ <= most_fixed_columns && sizes_.size() == row_axes_ + 1;
 }
 
-// The innermost of the row axes is to be long, because short rows are computed across it: another one takes the place of
-// a short one, preferably one along which tensors are contiguous or broadcast. The order of rows changes no result
-// without column sums.
+// Short rows are computed across the innermost row axis: a long one takes its place, preferably one along which tensors
+// are contiguous or broadcast. Without column sums the order of rows changes no result.
 void Loops::order_rows() {
   const size_t count = program_.has_rows ? row_axes_ : sizes_.size() - 1;
   const bool are_short = sizes_.back() <= (program_.has_rows ? most_short_columns : most_short_elements);
   if (count < 2 || !are_short || sizes_[count - 1] >= fewest_short_rows || !schedule_.column_sums.empty()) return;
   const auto merit = [&](size_t axis) {
-    const auto is_near = [](int64_t stride) { return stride == 0 || stride == 1; };
-    const auto near = std::count_if(strides_[axis].begin(), strides_[axis].end(), is_near);
+    const auto near = std::count_if(strides_[axis].begin(), strides_[axis].end(), [](int64_t s) { return s == 0 || s == 1; });
     return std::tuple(sizes_[axis] >= fewest_short_rows, near, sizes_[axis]);
   };
   size_t best = count - 1;
-  for (size_t axis = 0; axis < count; ++axis) {
-    if (merit(axis) > merit(best)) best = axis;
-  }
-  const auto turn = [&](auto& of_axes) {
-    std::rotate(of_axes.begin() + static_cast<std::ptrdiff_t>(best), of_axes.begin() + static_cast<std::ptrdiff_t>(best) + 1,
-                of_axes.begin() + static_cast<std::ptrdiff_t>(count));
+  for (size_t axis = 0; axis < count; ++axis) best = merit(axis) > merit(best) ? axis : best;
+  const auto turn = [from = static_cast<std::ptrdiff_t>(best), to = static_cast<std::ptrdiff_t>(count)](auto& of_axes) {
+    std::rotate(of_axes.begin() + from, of_axes.begin() + from + 1, of_axes.begin() + to);
   };
   turn(sizes_);
   turn(strides_);

@@ -1,5 +1,6 @@
 """Decomposes an operator if its pieces fuse with a neighbour, or if their program alone is as fast as torch's kernel.
-For the others torch's kernel is faster."""
+For the others torch's kernel is faster. Windows (stencils.py) are decomposed wherever loop nests run programs, by rules
+of their own."""
 
 from __future__ import annotations
 
