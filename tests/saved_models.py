@@ -139,6 +139,13 @@ def saved(name: str, folder: Path) -> Path:
     return path
 
 
+def reloaded(model: nn.Module, args: tuple[Any, ...], folder: Path, dynamic: Any = None) -> Any:
+    """The model, exported with these arguments, saved and loaded."""
+    path = folder / "model.ff"
+    fourfold.save(torch.export.export(model, args, dynamic_shapes=dynamic), path)
+    return fourfold.load(path)
+
+
 def header(path: Path) -> dict[str, Any]:
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])

@@ -96,6 +96,12 @@ void dealloc_model(PyObject* made) {
   Py_DECREF(type);
 }
 
+const Model& model_of(PyObject* given) {
+  TORCH_CHECK_TYPE(Py_TYPE(given)->tp_dealloc == dealloc_model && reinterpret_cast<LoadedModel*>(given)->model != nullptr,
+                   "expected a Model that was made of a file, but got ", Py_TYPE(given)->tp_name);
+  return *reinterpret_cast<LoadedModel*>(given)->model;
+}
+
 }  // namespace
 
 PyObject* make_model_type() {
@@ -104,14 +110,17 @@ PyObject* make_model_type() {
 
 PyObject* describe_model(PyObject*, PyObject* given) {
   HANDLE_TH_ERRORS
-  TORCH_CHECK_TYPE(Py_TYPE(given)->tp_dealloc == dealloc_model && reinterpret_cast<LoadedModel*>(given)->model != nullptr,
-                   "expected a Model that was made of a file, but got ", Py_TYPE(given)->tp_name);
-  const Model& model = *reinterpret_cast<LoadedModel*>(given)->model;
-  pybind11::dict tensors;
-  for (const auto& [name, tensor] : model.tensors()) {
-    tensors[pybind11::str(name)] = pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(tensor));
-  }
-  return pybind11::make_tuple(model.graph(), model.structure(), model.arguments(), tensors, model.results()).release().ptr();
+  const Model& model = model_of(given);
+  return pybind11::make_tuple(model.graph(), model.structure(), model.arguments(), model.tensor_names(), model.results()).release().ptr();
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* tensor_of_model(PyObject*, PyObject* arguments) {
+  HANDLE_TH_ERRORS
+  PyObject* given = nullptr;
+  const char* name = nullptr;
+  if (!PyArg_ParseTuple(arguments, "Os", &given, &name)) return nullptr;
+  return THPVariable_Wrap(model_of(given).tensor(name));
   END_HANDLE_TH_ERRORS
 }
 

@@ -14,9 +14,11 @@ PyObject* make_compiled_type();
 PyObject* make_frozen_type();
 PyObject* make_model_type();
 
-// Returns a tuple: a Model's graph and structure in JSON, the names of its arguments, its tensors by name, and the
-// number of results.
+// Returns a tuple: a Model's graph and structure in JSON, the names of its arguments and of its tensors, and
+// the number of results.
 PyObject* describe_model(PyObject*, PyObject* model);
+// (model, name): one of its tensors.
+PyObject* tensor_of_model(PyObject*, PyObject* arguments);
 
 // The program of an object of type Program; throws TypeError for other types. It lives as long as the object.
 graph::NamedProgram program_of(PyObject* object);

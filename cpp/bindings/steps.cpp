@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "../graph/wide_product.h"
 #include "graph.h"
 #include "held.h"
 #include "program.h"
@@ -33,7 +32,7 @@ OperatorArgument argument_of(pybind11::handle given, const c10::Argument& argume
 // parts), ("constant", value) or ("default", None).
 OperatorStep make_operator_step(const char* name, const char* overload, PyObject* arguments) {
   OperatorStep step{c10::Dispatcher::singleton().findSchemaOrThrow(name, overload), {}};
-  step.is_wide_product = is_wide_product(step.handle);
+  step.substitute = substitute_of(step.handle);
   const auto& expected = step.handle.schema().arguments();
   const torch::jit::ToIValueAllowNumbersAsTensors as_python_allows(true);
   const auto given = pybind11::handle(arguments).cast<pybind11::list>();

@@ -266,7 +266,8 @@ PyMethodDef methods[] = {
     {"keep_memory", keep_memory, METH_O, "keep_memory(bytes): sets the size of the cache for results' memory."},
     {"release_memory", release_memory, METH_NOARGS, "Frees the cached memory and returns its size in bytes."},
     {"describe_model", fourfold::bindings::describe_model, METH_O,
-     "For a Model: (graph and structure in JSON, argument names, tensors by name, number of results)."},
+     "For a Model: (graph and structure in JSON, names of arguments and tensors, number of results)."},
+    {"tensor_of_model", fourfold::bindings::tensor_of_model, METH_VARARGS, "tensor_of_model(model, name)"},
     {"plan_loop", fourfold::bindings::plan_loop, METH_VARARGS,
      "plan_loop(step, given, values, firsts): how the loop of a plan would run: (why not as a nest, the nest's layout, why "
      "not in stages, the stages)."},

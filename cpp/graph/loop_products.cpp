@@ -12,7 +12,7 @@ namespace fourfold::graph {
 namespace {
 
 bool is_one(const OperatorArgument& argument) {
-  return argument.index < 0 && argument.constant.isScalar() && argument.constant.toScalar().toDouble() == 1;
+  return argument.index < 0 && equals_one(argument.constant);
 }
 
 bool is_of_graph(const OperatorArgument& argument) { return argument.index >= 0; }

@@ -16,12 +16,7 @@ namespace {
 
 constexpr int64_t fewest_of_stages = 4;  // steps for which packing the matrices pays
 
-bool is_plain(const c10::IValue& value) {
-  if (!value.isTensor()) return true;
-  const at::Tensor& tensor = value.toTensor();
-  return tensor.layout() == at::kStrided && !is_wrapped(tensor) &&
-         !tensor.unsafeGetTensorImpl()->is_python_dispatch();
-}
+bool is_plain(const c10::IValue& value) { return !value.isTensor() || is_plain_tensor(value.toTensor()); }
 
 // The steps read series by strides, without further checks by programs or torch.
 void expect_series(const LoopCall& call) {

@@ -5,7 +5,6 @@
 
 #include <string>
 
-#include "wide_product.h"
 
 namespace fourfold::graph {
 namespace {
@@ -54,7 +53,7 @@ void OperatorStep::run(Values& values) const {
   stack.reserve(arguments.size());
   for (const OperatorArgument& argument : arguments) stack.push_back(argument.value(values));
   if (guard != nullptr) guard(handle.schema(), stack);
-  if (!is_wide_product || !multiply_by_onednn(stack)) handle.callBoxed(stack);
+  if (substitute == nullptr || !substitute(stack, own.get())) handle.callBoxed(stack);
   for (c10::IValue& result : stack) values.push_back(std::move(result));
 }
 

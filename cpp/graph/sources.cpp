@@ -1,5 +1,6 @@
 // All sources of this directory in one translation unit, because torch's headers take longer to compile than the
 // sources. It is compiled for each torch version: `_torch_<version>` and C++ programs include model/sources.cpp.
+#include "few_positions.cpp"
 #include "graph.cpp"
 #include "loop_nest.cpp"
 #include "loop_products.cpp"
@@ -10,5 +11,7 @@
 #include "number_step.cpp"
 #include "operator_step.cpp"
 #include "outputs.cpp"
+#include "packed_matrix.cpp"
 #include "program.cpp"
+#include "substitutes.cpp"
 #include "wide_product.cpp"

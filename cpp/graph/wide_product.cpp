@@ -40,9 +40,7 @@ const c10::OperatorHandle* linear_of_onednn() {
 }
 
 bool is_plain_float(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.device().is_cpu() && tensor.layout() == at::kStrided && !is_wrapped(tensor) &&
-         !tensor.unsafeGetTensorImpl()->is_python_dispatch() && tensor.scalar_type() == at::kFloat && !tensor.is_neg() &&
-         !tensor._is_zerotensor();
+  return is_plain_tensor(tensor) && tensor.device().is_cpu() && tensor.scalar_type() == at::kFloat;
 }
 
 // Whether rows or columns are contiguous and don't overlap.
@@ -73,8 +71,6 @@ at::Tensor product(const at::Tensor& a, const at::Tensor& b, const c10::IValue& 
   return stack[0].toTensor();
 }
 
-bool is_one(const c10::IValue& value) { return value.isScalar() && value.toScalar().toDouble() == 1; }
-
 // Whether addmm's first argument is the bias of a linear layer.
 bool is_bias(const at::Tensor& tensor, int64_t columns) {
   return is_plain_float(tensor) && tensor.dim() == 1 && tensor.size(0) == columns && tensor.stride(0) == 1;
@@ -82,10 +78,7 @@ bool is_bias(const at::Tensor& tensor, int64_t columns) {
 
 }  // namespace
 
-bool is_wide_product(const c10::OperatorHandle& operation) {
-  const std::string& name = operation.operator_name().name;
-  return (name == "aten::mm" || name == "aten::addmm") && linear_of_onednn() != nullptr;
-}
+bool has_onednn_products() { return linear_of_onednn() != nullptr; }
 
 bool multiply_by_onednn(torch::jit::Stack& stack) {
   const bool has_bias = stack.size() > 2;
@@ -97,7 +90,7 @@ bool multiply_by_onednn(torch::jit::Stack& stack) {
   const bool is_transposed = !has_bias && is_better_transposed(a, b);
   if (!is_transposed && a.stride(1) != 1 && b.size(1) < fewest_columns) return false;
   if (has_bias) {
-    const bool is_plain_sum = stack.size() == 5 && is_one(stack[3]) && is_one(stack[4]) && stack[0].isTensor();
+    const bool is_plain_sum = stack.size() == 5 && equals_one(stack[3]) && equals_one(stack[4]) && stack[0].isTensor();
     if (!is_plain_sum || !is_bias(stack[0].toTensor(), b.size(1))) return false;
   }
   at::Tensor result = is_transposed ? product(b.t(), a.t(), {}).t().contiguous()

@@ -6,8 +6,8 @@
 
 namespace fourfold::graph {
 
-// Whether to try multiply_by_onednn() with the operator's arguments.
-bool is_wide_product(const c10::OperatorHandle& operation);
+// Whether to try multiply_by_onednn().
+bool has_onednn_products();
 
 // Replaces the arguments of mm or addmm by the result. Returns false and does nothing for small products, for tensors
 // that oneDNN would have to copy, and for tensors that aren't plain float32.

@@ -3,6 +3,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <set>
@@ -18,6 +19,7 @@ struct Model::Implementation {
   std::string graph_text;
   std::string structure;
   std::vector<std::pair<std::string, at::Tensor>> tensors;
+  std::vector<model::OwnMatrix> matrices;
   std::optional<model::Signature> signature;
   std::shared_ptr<const graph::CompiledGraph> graph;
   // Each is an index of the graph's outputs, or (-1, a constant).
@@ -92,10 +94,13 @@ class Loader {
     made_->signature.emplace(graph.at("symbols", "the graph"), arguments, surroundings_.device);
     for (const model::Argument& argument : made_->signature->arguments()) kinds_.push_back(argument.kind);
     reader_.read_programs(graph.at("programs", "the graph"));
-    const auto read = reader_.graph_of(graph.at("graph", "the graph"), kinds_);
+    graph::Values constants;
+    for (const auto& [name, tensor] : made_->tensors) constants.emplace_back(tensor);
+    const auto read = reader_.graph_of(graph.at("graph", "the graph"), kinds_, std::move(constants));
     read_orders(arguments, *read);
     read_results(graph.at("results", "the graph"), *read);
     made_->graph = read;
+    made_->matrices = reader_.take_matrices();
     return made_;
   }
 
@@ -175,11 +180,22 @@ std::vector<std::string> Model::arguments() const {
 
 size_t Model::results() const { return implementation_->results.size(); }
 
-std::vector<std::pair<std::string, at::Tensor>> Model::tensors() const { return implementation_->tensors; }
+std::vector<std::string> Model::tensor_names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : implementation_->tensors) names.push_back(name);
+  return names;
+}
+
+std::vector<std::pair<std::string, at::Tensor>> Model::tensors() const {
+  for (const auto& [name, tensor] : implementation_->tensors) model::hand_out(implementation_->matrices, tensor);
+  return implementation_->tensors;
+}
 
 at::Tensor Model::tensor(const std::string& name) const {
   for (const auto& [own, tensor] : implementation_->tensors) {
-    if (own == name) return tensor;
+    if (own != name) continue;
+    model::hand_out(implementation_->matrices, tensor);
+    return tensor;
   }
   throw std::out_of_range("model: expected the name of a tensor of the model, but got " + shown(name));
 }
@@ -192,6 +208,7 @@ Model load(const std::string& path, const LoadOptions& options) {
   if (fourfold_abi_version() != FOURFOLD_ABI_VERSION) {
     throw LoadError("load: expected libfourfold of the version that fourfold/model.h is from; build the program again");
   }
+  const c10::InferenceMode no_inference_mode(false);  // whose tensors don't tell that they are changed
   try {
     return Model(Loader(model::TensorFile(path), options).load());
   } catch (const Refused& error) {

@@ -11,7 +11,6 @@
 #include <string_view>
 #include <utility>
 
-#include "../graph/wide_product.h"
 #include "guards.h"
 #include "permitted.h"
 #include "tensor_file.h"
@@ -222,7 +221,7 @@ OperatorStep operator_step_of(
     const c10::OperatorHandle& handle, const Json& arguments, const std::vector<ValueKind>& known,
     const Surroundings& surroundings) {
   OperatorStep step{handle, {}};
-  step.is_wide_product = is_wide_product(handle);
+  step.substitute = substitute_of(handle);
   step.guard = guard_of(handle);
   const bool makes = !reads_tensors(step);
   size_t read = 0;

@@ -45,6 +45,13 @@ void Reader::Scope::add(ValueKind kind, bool is_part) {
   kinds.push_back(kind);
   is_new.push_back(is_part);
   last.push_back(graph.steps.size());  // for unused results, the step itself
+  if (constants.size() < kinds.size()) constants.resize(kinds.size());
+}
+
+Values Reader::Scope::constants_at(const std::vector<size_t>& indices) const {
+  Values found;
+  for (const size_t index : indices) found.push_back(constants[index]);
+  return found;
 }
 
 void Reader::Scope::read(size_t index) {
@@ -93,6 +100,21 @@ std::vector<int64_t> sizes_of(const Json& given, const char* what) {
     found.push_back(static_cast<int64_t>(size.as_index(what, std::numeric_limits<int64_t>::max())));
   }
   return found;
+}
+
+// The view of constants that an operator returns: it shares their memory, so that it remains right when they change.
+// None for other operators.
+c10::IValue view_of_constants(const OperatorStep& step, const Values& constants) {
+  const auto read = read_by(step);
+  const auto is_constant = [&](size_t index) { return constants[index].isTensor(); };
+  const auto& returns = step.handle.schema().returns();
+  if (read.empty() || !std::all_of(read.begin(), read.end(), is_constant) || returns.size() != 1) return {};
+  if (returns[0].alias_info() == nullptr || returns[0].alias_info()->isWrite() || returns[0].type()->kind() != c10::TypeKind::TensorType) return {};
+  const at::NoGradGuard no_grad;
+  Values values = constants;
+  step.run(values);
+  const at::Tensor view = values.back().toTensor();
+  return view.is_alias_of(constants[read[0]].toTensor()) ? c10::IValue(view) : c10::IValue();
 }
 
 // Whether the strides are without overlaps and gaps.
@@ -145,10 +167,10 @@ void Reader::read_programs(const Json& given) {
   }
 }
 
-std::shared_ptr<CompiledGraph> Reader::graph_of(const Json& given, const std::vector<ValueKind>& inputs) {
+std::shared_ptr<CompiledGraph> Reader::graph_of(const Json& given, const std::vector<ValueKind>& inputs, Values constants) {
   if (++depth_ > deepest) throw Refused("expected no deeper graphs within graphs");
   auto graph = std::make_shared<CompiledGraph>();
-  Scope scope{{}, {}, {}, *graph, {}};
+  Scope scope{{}, {}, {}, *graph, {}, std::move(constants)};
   for (const ValueKind kind : inputs) scope.add(kind);
   for (const Json& step : given.at("steps", "a graph").as_list("steps")) {
     Call call = step_of(step, scope);  // before the step is added, because it reads earlier values
@@ -162,6 +184,8 @@ std::shared_ptr<CompiledGraph> Reader::graph_of(const Json& given, const std::ve
     }
     graph->outputs.push_back(static_cast<int64_t>(value_of(output, scope)));
     is_result[static_cast<size_t>(graph->outputs.back())] = true;
+    const c10::IValue& constant = scope.constants[static_cast<size_t>(graph->outputs.back())];
+    if (constant.isTensor()) returned_.push_back(constant.toTensor());
   }
   for (size_t value = 0; value < scope.last.size(); ++value) {
     if (!is_result[value] && scope.last[value] < graph->steps.size()) graph->steps[scope.last[value]].last.push_back(value);
@@ -169,6 +193,11 @@ std::shared_ptr<CompiledGraph> Reader::graph_of(const Json& given, const std::ve
   kinds_of_last_ = std::move(scope.kinds);
   --depth_;
   return graph;
+}
+
+std::vector<OwnMatrix> Reader::take_matrices() {
+  for (const at::Tensor& tensor : returned_) hand_out(matrices_, tensor);
+  return std::move(matrices_);
 }
 
 size_t Reader::value_of(const Json& given, Scope& scope) const {
@@ -238,8 +267,15 @@ Reader::Call Reader::operator_step_of(const Json& given, Scope& scope) {
   for (size_t k = copies ? 1 : 0; k < read.size(); ++k) scope.read(read[k]);
   if (copies) scope.write(read[0]);
   expect_results(given, handle.schema().returns().size());
+  if (const auto matrix = matrix_of(step); matrix.has_value() && scope.constants[*matrix].isTensor()) {
+    step.own = std::make_shared<PackedMatrix>();
+    matrices_.push_back({scope.constants[*matrix].toTensor(), step.own});
+  }
+  const c10::IValue view = view_of_constants(step, scope.constants);
   for (const ValueKind kind : results_of(handle)) scope.add(kind);
-  return step;
+  if (view.isNone()) return step;
+  scope.constants.back() = view;
+  return ConstantStep{view};
 }
 
 Reader::Call Reader::item_step_of(const Json& given, Scope& scope) {
@@ -256,6 +292,7 @@ Reader::Call Reader::constant_step_of(const Json& given, Scope& scope) {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) throw Refused("expected a tensor of the file, but got " + shown(name));
   scope.add(ValueKind::tensor);
+  scope.constants.back() = found->second;
   return ConstantStep{found->second};
 }
 
@@ -338,7 +375,10 @@ Reader::Call Reader::loop_step_of(const Json& given, Scope& scope) {
     const bool is_read = std::find(step.feeds.begin(), step.feeds.end(), k) != step.feeds.end();
     if (step.trails[k] && !is_read) throw Refused("expected a state whose values are all kept to be read");
   }
-  step.body = graph_of(described.at("body", "a loop"), kinds);
+  Values constants = scope.constants_at(step.inputs);
+  constants.erase(constants.begin());
+  std::fill_n(constants.begin(), step.feeds.size() + step.series, c10::IValue());
+  step.body = graph_of(described.at("body", "a loop"), kinds, std::move(constants));
   if (step.body->outputs.size() < step.trails.size()) throw Refused("expected a loop's body to return its states");
   for (const int64_t output : step.body->outputs) {
     const ValueKind kind = output < 0 ? ValueKind::other : kinds_of_last_[static_cast<size_t>(output)];
@@ -352,7 +392,7 @@ Reader::Call Reader::call_step_of(const Json& given, Scope& scope) {
   CallStep step{nullptr, inputs_of(given, scope)};
   std::vector<ValueKind> kinds;
   for (const size_t index : step.inputs) kinds.push_back(scope.kinds[index]);
-  const auto graph = graph_of(given.at("graph", "a step"), kinds);
+  const auto graph = graph_of(given.at("graph", "a step"), kinds, scope.constants_at(step.inputs));
   for (const int64_t output : graph->outputs) {
     scope.add(output < 0 ? ValueKind::other : kinds_of_last_[static_cast<size_t>(output)]);
   }

@@ -12,6 +12,19 @@
 
 namespace fourfold::model {
 
+// A matrix that a step may pack, and the tensor that has its elements.
+struct OwnMatrix {
+  at::Tensor tensor;
+  std::shared_ptr<PackedMatrix> packed;
+};
+
+// Stops the packing of matrices in this tensor's memory, because others get to write to it.
+inline void hand_out(const std::vector<OwnMatrix>& matrices, const at::Tensor& tensor) {
+  for (const OwnMatrix& each : matrices) {
+    if (each.tensor.is_alias_of(tensor)) each.packed->stop();
+  }
+}
+
 class Reader {
  public:
   // tensors: those of the file, on the device. generator: see fourfold_program_generate(); negative if programs can't
@@ -21,8 +34,11 @@ class Reader {
 
   // A list of {"name", "text", "operators"}. Throws Refused.
   void read_programs(const Json& given);
-  // inputs: the kinds of the graph's inputs. Throws Refused.
-  std::shared_ptr<CompiledGraph> graph_of(const Json& given, const std::vector<ValueKind>& inputs);
+  // inputs: the kinds of the graph's inputs. constants: those inputs that are the same tensors in every call, the others
+  // None. Throws Refused.
+  std::shared_ptr<CompiledGraph> graph_of(const Json& given, const std::vector<ValueKind>& inputs, Values constants = {});
+  // Those of all graphs.
+  std::vector<OwnMatrix> take_matrices();
 
  private:
   struct Program;
@@ -33,8 +49,10 @@ class Reader {
     std::vector<size_t> last;  // for each value, the step that reads it last
     CompiledGraph& graph;
     std::map<size_t, size_t> parts;  // by concatenation: the number of its parts, which are the next values
+    Values constants;  // the values that are the same tensors in every call, the others None
 
     void add(ValueKind kind, bool is_part = false);
+    Values constants_at(const std::vector<size_t>& indices) const;
     // Throws Refused for unwritten memory, which may contain data of other parts of the process.
     void read(size_t index);
     void write(size_t index);
@@ -58,6 +76,8 @@ class Reader {
   const Surroundings& surroundings_;
   int32_t generator_;
   std::vector<std::shared_ptr<const Program>> programs_;
+  std::vector<OwnMatrix> matrices_;
+  std::vector<at::Tensor> returned_;  // constants that graphs return
   std::vector<ValueKind> kinds_of_last_;
   int depth_ = 0;
 };

@@ -57,6 +57,8 @@ class Product {
  public:
   virtual ~Product() = default;
 
+  // Whether the matrices are packed as best for so many rows.
+  virtual bool suits(int64_t rows) const = 0;
   // Whether run() supports these tensors. a: one tensor for each matrix.
   virtual bool takes(const Tensor* a, const Tensor* start, const Tensor& out) const = 0;
   // The maximum number of parts into which threads should split a product of so many rows.

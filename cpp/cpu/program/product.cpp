@@ -46,6 +46,8 @@ class PackedProducts final : public program::Product {
     for (int k = 0; k < count; ++k) matrices_.emplace_back(b[k], panels);
   }
 
+  bool suits(int64_t rows) const override { return panels_for_rows(rows) == panels_; }
+
   bool takes(const Tensor* a, const Tensor* start, const Tensor& out) const override {
     const int dim = out.dim;
     const auto fits = [&](const Tensor& tensor, int64_t last) {

@@ -52,8 +52,10 @@ class Model {
   // The names of the arguments, in order, and the number of results.
   std::vector<std::string> arguments() const;
   size_t results() const;
-  // Parameters, buffers and constants by their names in the exported module. They share the model's memory: later calls
-  // read what you write there.
+  // The names of parameters, buffers and constants in the exported module.
+  std::vector<std::string> tensor_names() const;
+  // These tensors by name. They share the model's memory: later calls read what you write there. Products with a weight
+  // are slower from then on, because calls no longer keep a copy in another layout.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;
   // One of them. Throws std::out_of_range for an unknown name.
   at::Tensor tensor(const std::string& name) const;

@@ -115,6 +115,19 @@ typedef struct fourfold_stage {
 FOURFOLD_EXPORT int32_t fourfold_stages_run(
     const fourfold_stage* stages, int32_t count, int64_t steps, int32_t device_type);
 
+typedef struct fourfold_product fourfold_product;
+
+// A product with a matrix b, (depth, columns), which is packed as best for so many rows and not read again. Null if the
+// device has no packed products for its dtype or layout. device_type: the number of torch's DeviceType.
+FOURFOLD_EXPORT fourfold_product* fourfold_product_new(const fourfold_tensor* b, int64_t rows, int32_t device_type);
+// Whether another product with b, made for so many rows, would not be faster for them.
+FOURFOLD_EXPORT int32_t fourfold_product_suits(const fourfold_product* product, int64_t rows);
+FOURFOLD_EXPORT void fourfold_product_delete(fourfold_product* product);
+// out = a b, or start + a b. start: (columns) or (rows, columns). Returns 0; 1 if it doesn't support the tensors'
+// dtypes, sizes or layouts: nothing has been computed then. Any number of threads may run one product at once.
+FOURFOLD_EXPORT int32_t fourfold_product_run(
+    const fourfold_product* product, const fourfold_tensor* a, const fourfold_tensor* start, const fourfold_tensor* out);
+
 // Writes the numbers of the device types that run programs, at most `most`; returns how many there are.
 FOURFOLD_EXPORT int32_t fourfold_program_backends(int32_t* device_types, int32_t most);
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -12,6 +12,31 @@ from torch import Tensor
 
 from fourfold import _native
 from fourfold.saving.tree import Structure
+
+
+class Tensors(Mapping[str, Tensor]):
+    """A loaded model's tensors. One that isn't asked for can't be written to."""
+
+    def __init__(self, native: object, names: list[str]):
+        self._native = native
+        self._names = dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._names:
+            raise KeyError(name)
+        return _native.module.tensor_of_model(self._native, name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __repr__(self) -> str:
+        return f"<tensors of a fourfold model: {', '.join(self._names)}>"
 
 
 class Model:
@@ -29,7 +54,8 @@ class Model:
     def __init__(self, native: object, path: str):
         self._native = native
         self._path = path
-        self._graph, structure, self._names, self._tensors, results = _native.module.describe_model(native)
+        self._graph, structure, self._names, names, results = _native.module.describe_model(native)
+        self._tensors = Tensors(native, names)
         self._structure = Structure(structure)
         if self._structure.leaves != (len(self._names), results):
             raise ValueError(
@@ -51,9 +77,10 @@ class Model:
     @property
     def tensors(self) -> Mapping[str, Tensor]:
         """Parameters, buffers and constants by name. They are the model's own memory: later calls read values that are
-        written to them.
+        written to them. Products with a weight are slower from its first use on, because calls no longer keep a copy in
+        another layout.
         """
-        return dict(self._tensors)
+        return self._tensors
 
     def __str__(self) -> str:
         """The graph as text."""

@@ -14,6 +14,11 @@ from fourfold.compiler.pipeline.fallback import visiting
 
 ALIASES = (torch.ops.aten.alias.default, torch.ops.aten.detach.default)
 CONTIGUOUS_VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+# Those of torch's LSTM, and chunks. They differ for gradients of in-place changes alone.
+SPLITS = {
+    torch.ops.aten.unsafe_split.Tensor: torch.ops.aten.split.Tensor,
+    torch.ops.aten.unsafe_split_with_sizes.default: torch.ops.aten.split_with_sizes.default,
+}
 
 
 def canonicalize(module: GraphModule) -> GraphModule:
@@ -26,6 +31,7 @@ def canonicalize(module: GraphModule) -> GraphModule:
         fake = node.meta.get("val")
         if node.target in CONTIGUOUS_VIEWS:
             node.target = torch.ops.aten.reshape.default
+        node.target = SPLITS.get(node.target, node.target)
         if node.target in ALIASES or is_whole_slice(node):
             node.replace_all_uses_with(node.args[0], delete_user_cb=lambda user: user.op != "output")
         if node.target == torch.ops.aten.pow.Tensor_Tensor and has_constant_exponent(node):

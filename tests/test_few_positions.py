@@ -1,0 +1,119 @@
+"""Convolutions with few positions, which compiled graphs and saved models compute as matrix products."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import seeds
+from compiled import compiled
+from operator_events import events
+from saved_models import reloaded
+
+
+def drawn(rng: random.Random) -> tuple[nn.Module, Tensor]:
+    dims = rng.choice((1, 1, 2, 2, 3))
+    transposed = rng.random() < 0.3
+    kernel = [rng.choice((1, 2, 3, 4) if dims > 1 else (1, 2, 3, 5, 16)) for _ in range(dims)]
+    inputs, outputs, groups = rng.choice((1, 2, 6, 33)), rng.choice((1, 2, 8, 31)), 1
+    kind = rng.choice(("dense", "dense", "groups", "depthwise"))
+    if kind == "groups":
+        groups, inputs, outputs = 3, 3 * inputs, 3 * outputs
+    elif kind == "depthwise":
+        groups, outputs = inputs, inputs * rng.choice((1, 2))
+    stride = [rng.choice((1, 1, 2, 3)) for _ in range(dims)]
+    dilation = [rng.choice((1, 1, 2)) for _ in range(dims)]
+    padding = [rng.choice((0, 0, 1, 3)) for _ in range(dims)]
+    around = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+    image = [rng.choice((1, 2, 5)) if transposed else size + rng.choice((0, 1, 4)) for size in around]
+    settings = {
+        "stride": stride,
+        "dilation": dilation,
+        "padding": padding,
+        "groups": groups,
+        "bias": rng.random() < 0.6,
+    }
+    if transposed:
+        settings["output_padding"] = [rng.randrange(max(s, d)) for s, d in zip(stride, dilation, strict=True)]
+    name = f"Conv{'Transpose' if transposed else ''}{dims}d"
+    dtype = rng.choice((torch.float32, torch.float32, torch.float64, torch.bfloat16))
+    x = torch.randn(rng.choice((1, 1, 2, 5)), *image, inputs, dtype=dtype).movedim(-1, 1)
+    if rng.random() < 0.6:
+        x = x.contiguous()
+    elif rng.random() < 0.5:
+        x = torch.randn(*x.shape[:-1], 2 * x.shape[-1], dtype=dtype)[..., ::2]
+    module = getattr(nn, name)(inputs, outputs, kernel, **settings).to(dtype).eval()
+    return module, x
+
+
+def is_possible(module: nn.Module, x: Tensor) -> bool:
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return module(x).numel() > 0
+    except RuntimeError:
+        return False
+
+
+def assert_close(got: Tensor, expected: Tensor) -> None:
+    tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}[expected.dtype]
+    torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance * max(1.0, expected.abs().max().item()))
+
+
+def test_random_convolutions(tmp_path: Path) -> None:
+    products = 0
+    for seed in seeds.of_this_run(least=12):
+        torch.manual_seed(seed)
+        module, x = drawn(random.Random(seed))
+        if not is_possible(module, x):
+            continue
+        with torch.no_grad():
+            expected = module(x)
+            loaded = reloaded(module, (x,), tmp_path)
+            for call in (loaded, compiled(module)):
+                got = call(x)
+                assert_close(got, expected)
+                assert x.dim() == 3 or got.stride() == expected.stride()
+            assert_close(loaded(x), expected)
+            products += "aten::convolution" not in events(loaded, x)
+    assert products > 0
+
+
+def test_a_stream_runs_no_convolution(tmp_path: Path) -> None:
+    """Frames of an audio model: all of torch's convolutions are replaced, with any of their settings."""
+    model = nn.Sequential(
+        nn.Conv1d(1, 64, 128, stride=64),
+        nn.ReLU(),
+        nn.Conv1d(64, 32, 3, padding=1, dilation=2),
+        nn.ConvTranspose1d(32, 8, 4, stride=2),
+        nn.Conv1d(8, 8, 3, groups=8),
+    ).eval()
+    x = torch.randn(1, 1, 256)
+    with torch.no_grad():
+        for call in (reloaded(model, (x,), tmp_path), compiled(model)):
+            assert not {"aten::convolution", "aten::_convolution"} & set(events(call, x))
+            assert_close(call(x), model(x))
+
+
+def test_gradients_are_torchs() -> None:
+    model = nn.Sequential(nn.Conv1d(3, 16, 3), nn.Tanh(), nn.Conv1d(16, 2, 2))
+    x = torch.randn(1, 3, 7, requires_grad=True)
+    expected = torch.autograd.grad(model(x).square().sum(), (x, *model.parameters()))
+    got = torch.autograd.grad(compiled(model)(x).square().sum(), (x, *model.parameters()))
+    for mine, theirs in zip(got, expected, strict=True):
+        assert_close(mine, theirs)
+
+
+def test_any_number_of_positions(tmp_path: Path) -> None:
+    module = nn.Conv1d(4, 8, 3, padding=1).eval()
+    length = torch.export.Dim("length", min=1, max=4096)
+    loaded = reloaded(module, (torch.randn(1, 4, 5),), tmp_path, ({2: length},))
+    with torch.no_grad():
+        for size in (1, 2, 31, 256, 257, 2000):
+            x = torch.randn(1, 4, size)
+            assert_close(loaded(x), module(x))
+    assert "aten::convolution" in events(loaded, torch.randn(1, 4, 2000))
