@@ -20,10 +20,18 @@ struct LoadedModel {
   Model* model;
 };
 
-c10::IValue leaf_of(PyObject* given, const Model& model, size_t place) {
+// Stream(model, {name: first state}): called with the other leaves, returns a list of the others. Raises ValueError.
+struct LoadedStream {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  Stream* stream;
+};
+
+template <typename Callable>
+c10::IValue leaf_of(PyObject* given, const Callable& callable, size_t place) {
   if (PyUnicode_Check(given)) return pybind11::handle(given).cast<std::string>();
   if (!is_value(given)) {
-    const auto names = model.arguments();
+    const auto names = callable.arguments();
     const std::string name = place < names.size() ? names[place] : "argument " + std::to_string(place);
     TORCH_CHECK_TYPE(false, "model: expected ", name, " to be a tensor or a number, but got ", Py_TYPE(given)->tp_name,
                      "; convert it with torch.as_tensor");
@@ -37,17 +45,17 @@ PyObject* object_of_leaf(const c10::IValue& value) {
   return PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
 }
 
-PyObject* call_model(PyObject* callable, PyObject* const* arguments, size_t flags, PyObject* names) {
+template <typename Callable>
+PyObject* call_with_leaves(Callable& callable, PyObject* const* arguments, size_t flags, PyObject* names) {
   HANDLE_TH_ERRORS
-  const Model& model = *reinterpret_cast<LoadedModel*>(callable)->model;
   TORCH_CHECK_TYPE(names == nullptr, "model: expected leaves without names");
   std::vector<c10::IValue> values;
   const auto count = static_cast<size_t>(PyVectorcall_NARGS(flags));
   values.reserve(count);
-  for (size_t k = 0; k < count; ++k) values.push_back(leaf_of(arguments[k], model, k));
+  for (size_t k = 0; k < count; ++k) values.push_back(leaf_of(arguments[k], callable, k));
   try {
     const pybind11::gil_scoped_release released;
-    values = model(std::move(values));
+    values = callable(std::move(values));
   } catch (const std::invalid_argument& error) {
     PyErr_SetString(PyExc_ValueError, error.what());
     return nullptr;
@@ -58,6 +66,14 @@ PyObject* call_model(PyObject* callable, PyObject* const* arguments, size_t flag
   }
   return results;
   END_HANDLE_TH_ERRORS
+}
+
+PyObject* call_model(PyObject* callable, PyObject* const* arguments, size_t flags, PyObject* names) {
+  return call_with_leaves(*reinterpret_cast<LoadedModel*>(callable)->model, arguments, flags, names);
+}
+
+PyObject* call_stream(PyObject* callable, PyObject* const* arguments, size_t flags, PyObject* names) {
+  return call_with_leaves(*reinterpret_cast<LoadedStream*>(callable)->stream, arguments, flags, names);
 }
 
 int init_model(PyObject* made, PyObject* given, PyObject*) {
@@ -96,13 +112,76 @@ void dealloc_model(PyObject* made) {
   Py_DECREF(type);
 }
 
+void dealloc_stream(PyObject* made) {
+  PyTypeObject* type = Py_TYPE(made);
+  delete reinterpret_cast<LoadedStream*>(made)->stream;
+  type->tp_free(made);
+  Py_DECREF(type);
+}
+
 const Model& model_of(PyObject* given) {
   TORCH_CHECK_TYPE(Py_TYPE(given)->tp_dealloc == dealloc_model && reinterpret_cast<LoadedModel*>(given)->model != nullptr,
                    "expected a Model that was made of a file, but got ", Py_TYPE(given)->tp_name);
   return *reinterpret_cast<LoadedModel*>(given)->model;
 }
 
+Stream& stream_of(PyObject* given) {
+  TORCH_CHECK_TYPE(Py_TYPE(given)->tp_dealloc == dealloc_stream && reinterpret_cast<LoadedStream*>(given)->stream != nullptr,
+                   "expected a Stream that was made of a Model, but got ", Py_TYPE(given)->tp_name);
+  return *reinterpret_cast<LoadedStream*>(given)->stream;
+}
+
+int init_stream(PyObject* made, PyObject* given, PyObject*) {
+  HANDLE_TH_ERRORS
+  auto& self = *reinterpret_cast<LoadedStream*>(made);
+  PyObject *model = nullptr, *first = nullptr;
+  if (!PyArg_ParseTuple(given, "OO!", &model, &PyDict_Type, &first)) return -1;
+  TORCH_CHECK_TYPE(self.stream == nullptr, "stream: expected to be made once");
+  std::map<std::string, at::Tensor> tensors;
+  for (const auto& [name, tensor] : pybind11::reinterpret_borrow<pybind11::dict>(first)) {
+    tensors[name.cast<std::string>()] = tensor.cast<at::Tensor>();
+  }
+  try {
+    self.stream = new Stream(model_of(model), tensors);
+  } catch (const std::invalid_argument& error) {
+    PyErr_SetString(PyExc_ValueError, error.what());
+    return -1;
+  }
+  self.vectorcall = call_stream;
+  return 0;
+  END_HANDLE_TH_ERRORS_RET(-1)
+}
+
 }  // namespace
+
+PyObject* make_stream_type() {
+  return make_vectorcall_type<LoadedStream>("fourfold.Stream", "A stream of a model's calls.", init_stream, dealloc_stream);
+}
+
+PyObject* reset_stream(PyObject*, PyObject* arguments) {
+  HANDLE_TH_ERRORS
+  PyObject *given = nullptr, *streams = nullptr;
+  long long dim = 0;
+  if (!PyArg_ParseTuple(arguments, "OOL", &given, &streams, &dim)) return nullptr;
+  try {
+    streams == Py_None ? stream_of(given).reset() : stream_of(given).reset(THPVariable_Unpack(streams), dim);
+  } catch (const std::invalid_argument& error) {
+    PyErr_SetString(PyExc_ValueError, error.what());
+    return nullptr;
+  }
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* state_of_stream(PyObject*, PyObject* given) {
+  HANDLE_TH_ERRORS
+  pybind11::dict state;
+  for (const auto& [name, tensor] : stream_of(given).state()) {
+    state[pybind11::str(name)] = pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(tensor));
+  }
+  return state.release().ptr();
+  END_HANDLE_TH_ERRORS
+}
 
 PyObject* make_model_type() {
   return make_vectorcall_type<LoadedModel>("fourfold.Model", "A model loaded from a file.", init_model, dealloc_model);
@@ -111,7 +190,9 @@ PyObject* make_model_type() {
 PyObject* describe_model(PyObject*, PyObject* given) {
   HANDLE_TH_ERRORS
   const Model& model = model_of(given);
-  return pybind11::make_tuple(model.graph(), model.structure(), model.arguments(), model.tensor_names(), model.results()).release().ptr();
+  return pybind11::make_tuple(model.graph(), model.structure(), model.arguments(), model.tensor_names(), model.results(), model.state())
+      .release()
+      .ptr();
   END_HANDLE_TH_ERRORS
 }
 

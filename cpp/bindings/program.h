@@ -13,10 +13,15 @@ PyObject* make_graph_type();
 PyObject* make_compiled_type();
 PyObject* make_frozen_type();
 PyObject* make_model_type();
+PyObject* make_stream_type();
 
 // Returns a tuple: a Model's graph and structure in JSON, the names of its arguments and of its tensors, and
 // the number of results.
 PyObject* describe_model(PyObject*, PyObject* model);
+// (stream, which of a batch or None, dimension)
+PyObject* reset_stream(PyObject*, PyObject* arguments);
+// A Stream's state by name.
+PyObject* state_of_stream(PyObject*, PyObject* stream);
 // (model, name): one of its tensors.
 PyObject* tensor_of_model(PyObject*, PyObject* arguments);
 

@@ -250,6 +250,7 @@ int fill(PyObject* module) {
   if (add("Graph", fourfold::bindings::make_graph_type()) != 0) return -1;
   if (add("Compiled", fourfold::bindings::make_compiled_type()) != 0) return -1;
   if (add("Model", fourfold::bindings::make_model_type()) != 0) return -1;
+  if (add("Stream", fourfold::bindings::make_stream_type()) != 0) return -1;
   return add("Frozen", fourfold::bindings::make_frozen_type());
 }
 
@@ -266,7 +267,9 @@ PyMethodDef methods[] = {
     {"keep_memory", keep_memory, METH_O, "keep_memory(bytes): sets the size of the cache for results' memory."},
     {"release_memory", release_memory, METH_NOARGS, "Frees the cached memory and returns its size in bytes."},
     {"describe_model", fourfold::bindings::describe_model, METH_O,
-     "For a Model: (graph and structure in JSON, names of arguments and tensors, number of results)."},
+     "For a Model: (graph and structure in JSON, names of arguments and tensors, number of results, state)."},
+    {"reset_stream", fourfold::bindings::reset_stream, METH_VARARGS, "reset_stream(stream, which of a batch or None, dimension)"},
+    {"state_of_stream", fourfold::bindings::state_of_stream, METH_O, "A Stream's state by name."},
     {"tensor_of_model", fourfold::bindings::tensor_of_model, METH_VARARGS, "tensor_of_model(model, name)"},
     {"plan_loop", fourfold::bindings::plan_loop, METH_VARARGS,
      "plan_loop(step, given, values, firsts): how the loop of a plan would run: (why not as a nest, the nest's layout, why "

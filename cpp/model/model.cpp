@@ -8,23 +8,11 @@
 #include <algorithm>
 #include <set>
 
+#include "implementation.h"
 #include "json.h"
-#include "reader.h"
-#include "signature.h"
 #include "tensor_file.h"
 
 namespace fourfold {
-
-struct Model::Implementation {
-  std::string graph_text;
-  std::string structure;
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
-  std::vector<model::OwnMatrix> matrices;
-  std::optional<model::Signature> signature;
-  std::shared_ptr<const graph::CompiledGraph> graph;
-  // Each is an index of the graph's outputs, or (-1, a constant).
-  std::vector<std::pair<int64_t, c10::IValue>> results;
-};
 
 namespace {
 
@@ -99,6 +87,7 @@ class Loader {
     const auto read = reader_.graph_of(graph.at("graph", "the graph"), kinds_, std::move(constants));
     read_orders(arguments, *read);
     read_results(graph.at("results", "the graph"), *read);
+    if (const Json* state = graph.find("state")) read_state(*state);
     made_->graph = read;
     made_->matrices = reader_.take_matrices();
     return made_;
@@ -142,6 +131,23 @@ class Loader {
       } else {
         made_->results.emplace_back(-1, model::constant_of(result.at("constant", "a result")));
       }
+    }
+  }
+
+  // [[argument, result or null]]: tensors, each once.
+  void read_state(const Json& given) const {
+    const auto& arguments = made_->signature->arguments();
+    for (const Json& pair : given.as_list("state")) {
+      const auto& parts = pair.as_list("a state");
+      if (parts.size() != 2) throw Refused("expected a state to be an argument and a result");
+      const size_t argument = parts[0].as_index("an argument", arguments.size());
+      const bool is_changed = parts[1].is(Json::Kind::null);
+      const int64_t result = is_changed ? -1 : static_cast<int64_t>(parts[1].as_index("a result", made_->results.size()));
+      const bool is_tensor = is_changed || made_->results[static_cast<size_t>(result)].first >= 0;
+      if (made_->is_state(argument) || !is_tensor || !arguments[argument].tensor.has_value()) {
+        throw Refused("expected each state to be one tensor");
+      }
+      made_->state.emplace_back(argument, result);
     }
   }
 
@@ -199,6 +205,8 @@ at::Tensor Model::tensor(const std::string& name) const {
   }
   throw std::out_of_range("model: expected the name of a tensor of the model, but got " + shown(name));
 }
+
+const std::vector<std::pair<size_t, int64_t>>& Model::state() const { return implementation_->state; }
 
 const std::string& Model::graph() const { return implementation_->graph_text; }
 

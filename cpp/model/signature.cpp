@@ -202,6 +202,21 @@ void Signature::check_tensor(const Argument& argument, const c10::IValue& given,
   }
 }
 
+at::Tensor Signature::zeros(size_t argument, const Values& given) const {
+  Sizes known(symbols_.size());
+  for (size_t k = 0; k < given.size(); ++k) {
+    if (arguments_[k].tensor.has_value() && !given[k].isNone()) check_tensor(arguments_[k], given[k], known);
+  }
+  const Argument& made = arguments_[argument];
+  std::vector<int64_t> shape;
+  for (const Size& size : made.tensor->shape) {
+    const auto found = evaluate(size, known);
+    if (!found.has_value()) refuse_argument("the size " + text_of(size) + " of " + made.name, "known from the other arguments", "no such size; give the stream its first state");
+    shape.push_back(*found);
+  }
+  return at::zeros(shape, at::TensorOptions().dtype(made.tensor->dtype).device(device_));
+}
+
 void Signature::check(const Values& given) const {
   if (given.size() != arguments_.size()) {
     throw std::invalid_argument("model: expected " + std::to_string(arguments_.size()) + " arguments, but got " +

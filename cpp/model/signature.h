@@ -52,6 +52,9 @@ class Signature {
   const std::vector<Argument>& arguments() const { return arguments_; }
   // Throws std::invalid_argument with a message that names the argument and the dimension.
   void check(const Values& given) const;
+  // Zeros for a tensor argument, whose sizes follow from the others; those that are None are not known. Throws
+  // std::invalid_argument.
+  at::Tensor zeros(size_t argument, const Values& given) const;
 
  private:
   using Sizes = std::vector<std::optional<int64_t>>;  // by symbol

@@ -9,4 +9,5 @@
 #include "permitted.cpp"
 #include "reader.cpp"
 #include "signature.cpp"
+#include "stream.cpp"
 #include "tensor_file.cpp"

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from fourfold.saving.load import Model as Model
     from fourfold.saving.load import load as load
     from fourfold.saving.save import save as save
+    from fourfold.saving.stream import Stream as Stream
     from fourfold.scanning.scan import scan as scan
 
 __version__: str = _C.build_info()["version"]
@@ -90,6 +91,7 @@ _MODULES = ("nn", "profiler", "reference")
 _LATER = {
     "Event": "_event",
     "Model": "saving.load",
+    "Stream": "saving.stream",
     "explain": "explaining",
     "freeze": "freezing",
     "frozen": "freezing",

@@ -11,6 +11,7 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -59,12 +60,48 @@ class Model {
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;
   // One of them. Throws std::out_of_range for an unknown name.
   at::Tensor tensor(const std::string& name) const;
+  // Of a stream: an argument's index, and that of the result that it takes in the next call, or -1 for an argument that
+  // is changed in place. Empty if the model was saved without.
+  const std::vector<std::pair<size_t, int64_t>>& state() const;
   // The file's graph, and the pytree structure of Python's arguments and results, both as JSON.
   const std::string& graph() const;
   const std::string& structure() const;
 
  private:
+  friend class Stream;
+
   std::shared_ptr<const Implementation> implementation_;
+};
+
+// Calls of a model in order, such as frames of sound. The arguments that were saved as its state take results of the
+// call before; a call takes the others, and returns the other results. Streams of one model are independent; one thread
+// at a time may call each.
+class Stream {
+ public:
+  // first: the state at the beginning, by the arguments' names; zeros by default. Throws std::invalid_argument for a model
+  // that was saved without its state, and for other names.
+  explicit Stream(Model model, const std::map<std::string, at::Tensor>& first = {});
+
+  // Throws as the model does, and std::invalid_argument if sizes of the state don't follow from the arguments'.
+  std::vector<c10::IValue> operator()(std::vector<c10::IValue> inputs);
+
+  // The names of a call's arguments, in order.
+  std::vector<std::string> arguments() const;
+
+  // Begins again.
+  void reset() { state_.clear(); }
+  // Some streams of a batch begin again. streams: bool (batch). dim: the state's dimension that counts them. Throws
+  // std::invalid_argument for another size.
+  void reset(const at::Tensor& streams, int64_t dim = 0);
+  // By the arguments' names; empty before the first call.
+  std::vector<std::pair<std::string, at::Tensor>> state() const;
+
+ private:
+  void begin(const std::vector<c10::IValue>& given);
+
+  Model model_;
+  std::vector<at::Tensor> first_;  // undefined for zeros
+  std::vector<at::Tensor> state_;
 };
 
 // Reads a file and checks all of it: offsets and shapes, programs, the operators' names and arguments. It runs nothing

@@ -57,6 +57,7 @@ def lowered(program: ExportedProgram) -> tuple[ExportedProgram, GraphModule, lis
     """The decomposed program, its graph with a plan, and for each result the index of the graph's output or
     ("constant", value). Raises Unsaved."""
     expect_inputs(program)
+    expect_different_arguments(program)
     expect_own_memory(program)
     program = decomposed(program)
     module = GraphModule(program.graph_module, fallback.copied(program.graph))
@@ -85,6 +86,22 @@ def expect_inputs(program: ExportedProgram) -> None:
                 "an object of TorchScript" if spec.kind == InputKind.CUSTOM_OBJ else "an effect that orders operators"
             )
             raise Unsaved(f"{spec.arg.name}, {what}")
+
+
+def expect_different_arguments(program: ExportedProgram) -> None:
+    """Raises ValueError if one tensor was exported as two arguments: torch.export takes them for one, and its program
+    computes everything from the last of them."""
+    if program.example_inputs is None:
+        return
+    names = [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    known: dict[int, str] = {}
+    for name, value in zip(names, torch.utils._pytree.tree_leaves(program.example_inputs), strict=False):
+        other = known.setdefault(id(value), name) if isinstance(value, torch.Tensor) else name
+        if other != name:
+            raise ValueError(
+                f"save: expected {other} and {name} to be different tensors, since torch.export takes one tensor for "
+                f"one argument and its program ignores {other}; export with {name}.clone()"
+            )
 
 
 def expect_own_memory(program: ExportedProgram) -> None:

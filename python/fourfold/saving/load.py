@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fourfold import _native
+from fourfold.saving.stream import Stream
 from fourfold.saving.tree import Structure
 
 
@@ -54,7 +55,7 @@ class Model:
     def __init__(self, native: object, path: str):
         self._native = native
         self._path = path
-        self._graph, structure, self._names, names, results = _native.module.describe_model(native)
+        self._graph, structure, self._names, names, results, self._state = _native.module.describe_model(native)
         self._tensors = Tensors(native, names)
         self._structure = Structure(structure)
         if self._structure.leaves != (len(self._names), results):
@@ -81,6 +82,20 @@ class Model:
         another layout.
         """
         return self._tensors
+
+    def stream(self, **state: Tensor) -> Stream:
+        """Calls that keep the state between them, of a model that was saved with ``state=``.
+
+            stream = fourfold.load("model.ff").stream()
+            probabilities = [stream(frame) for frame in frames]
+
+        Args:
+            state: tensors to begin with, by the names of the arguments; zeros by default.
+
+        Raises:
+            ValueError: a model that was saved without its state, or other names.
+        """
+        return Stream(self._native, self._structure, self._state, state)
 
     def __str__(self) -> str:
         """The graph as text."""

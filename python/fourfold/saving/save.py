@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -17,6 +18,7 @@ from fourfold.compiler.analysis.in_place import COPY
 from fourfold.saving import tree
 from fourfold.saving.exported import lowered
 from fourfold.saving.signature import Signature
+from fourfold.saving.state import State, pairs_of
 from fourfold.saving.steps import Encoder, Unsaved, constant
 from fourfold.saving.tensors import Stored, order_of, temporary_beside, write
 
@@ -24,7 +26,7 @@ VERSION = 1  # increases when older releases can't read new files
 KINDS = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer", InputKind.CONSTANT_TENSOR: "constant"}
 
 
-def save(program: ExportedProgram, path: str | os.PathLike[str]) -> None:
+def save(program: ExportedProgram, path: str | os.PathLike[str], *, state: State | None = None) -> None:
     """Saves an exported program as one file, which :func:`fourfold.load`, and ``fourfold::load`` in C++, run.
 
         program = torch.export.export(model.eval(), (x,), dynamic_shapes={"x": {0: torch.export.Dim("batch")}})
@@ -39,11 +41,14 @@ def save(program: ExportedProgram, path: str | os.PathLike[str]) -> None:
         program: the result of ``torch.export.export``, dynamic dimensions included. torch's LSTM and GRU become
             fourfold's operators; ``fourfold.scan`` and torch's ``scan`` are saved as loops.
         path: the file. It is replaced atomically, so processes that have loaded the old one keep it.
+        state: the arguments that are the state of a stream, each with the result that it takes in the next call, by
+            index or key, as in ``{"h": 1}``; or with None, if the model changes the argument in place. An argument may
+            be a tuple of tensors, like the state of an LSTM. ``loaded.stream()`` then makes calls of the others.
 
     Raises:
         TypeError: program is not an exported program.
         ValueError: a graph that needs Python (``torch.cond``, objects, tensor subclasses), with the reason and what to
-            change; or a path whose folder doesn't exist.
+            change; a path whose folder doesn't exist; or a state that the program doesn't have.
         ImportError: this build of fourfold has no module for the installed torch.
     """
     if not isinstance(program, ExportedProgram):
@@ -58,14 +63,14 @@ def save(program: ExportedProgram, path: str | os.PathLike[str]) -> None:
     if not path.parent.is_dir() or path.is_dir():
         raise ValueError(f"save: expected path to name a file in a folder that exists, but got {str(path)!r}")
     try:
-        file = File(program)
+        file = File(program, state or {})
     except Unsaved as reason:
         raise ValueError(f"save: expected a graph that runs without Python, but it has {reason}") from reason
     file.write(path)
 
 
 class File:
-    def __init__(self, program: ExportedProgram):
+    def __init__(self, program: ExportedProgram, state: State):
         """Raises Unsaved, and ValueError with a whole message."""
         self.stored = Stored()
         self.encoder = Encoder(self.stored)
@@ -75,6 +80,7 @@ class File:
         }
         self.structure = json.dumps(structure)
         program, module, results = lowered(program)
+        self.outputs = [node.meta["val"] for node in module.graph.output_node().args[0]]
         self.signature = Signature(program)
         tensors = self.tensors(program)  # first, so that they keep their own names
         self.graph = {
@@ -87,6 +93,8 @@ class File:
                 {"output": each} if isinstance(each, int) else {"constant": constant(each[1])} for each in results
             ],
         }
+        if state:
+            self.graph["state"] = self.state(state, structure, results)
 
     def tensors(self, program: ExportedProgram) -> list[dict[str, object]]:
         found = []
@@ -108,6 +116,24 @@ class File:
         read = module.meta["plan"].read_by_torch
         relies = {node for k, node in enumerate(inputs) if k in read and node not in changed}
         return self.signature.arguments(inputs, relies)
+
+    def state(self, state: State, structure: Mapping[str, tree.Tree], results: Sequence[object]) -> list[object]:
+        arguments = self.graph["arguments"]
+        pairs = pairs_of(state, structure, [argument["name"] for argument in arguments])
+        for argument, result in pairs:
+            given = arguments[argument]
+            if "dtype" not in given:
+                raise ValueError(f"save: expected the state {given['name']} to be a tensor")
+            if result is None:
+                continue
+            output = results[result]
+            found = self.signature.described(self.outputs[output]) if isinstance(output, int) else {}
+            if any(found.get(key) != given[key] for key in ("dtype", "shape")):
+                raise ValueError(
+                    f"save: expected the result that {given['name']} takes to be {given['dtype']} {given['shape']}, as "
+                    f"the argument, but it is {found.get('dtype', 'no tensor')} {found.get('shape', '')}"
+                )
+        return pairs
 
     def write(self, path: Path) -> None:
         metadata = {

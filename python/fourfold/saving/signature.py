@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import sympy
 import torch
+from torch import Tensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind, SymFloatArgument, SymIntArgument, TensorArgument
 from torch.fx import Node
@@ -41,9 +42,12 @@ class Signature:
             return name | {"number": "float"}
         if not isinstance(argument, TensorArgument):
             raise Unsaved(f"the argument {argument.name}, which is neither a tensor nor a number")
-        dtype = str(value.dtype).removeprefix("torch.")
-        found = name | {"dtype": dtype, "shape": [self.size(size) for size in value.shape]}
+        found = name | self.described(value)
         return found | {"order": memory_order(value)} if relies_on_layout and value.dim() else found
+
+    def described(self, value: Tensor) -> dict[str, object]:
+        dtype = str(value.dtype).removeprefix("torch.")
+        return {"dtype": dtype, "shape": [self.size(size) for size in value.shape]}
 
     def size(self, size: int | torch.SymInt) -> object:
         """A number, a symbol's name, or [operation, size, size]."""
