@@ -79,6 +79,7 @@ OF_STEPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "softmax": lambda a, b: F.softmax(a.view(-1, 16), -1),
     "log_softmax": lambda a, b: F.log_softmax(a.view(-1, 16), -1),
     "batch_norm": lambda a, b: F.batch_norm(a.view(2, 16, 2, 4), *b.detach().view(16, 16)[:2], b[:16], b[16:32]),
+    "lerp": lambda a, b: torch.lerp(a * 8, b * 8, 0.3) + torch.lerp(a, b * 8, 0.7) + torch.lerp(a * 8, b, b.detach()),
     "prelu": lambda a, b: F.prelu(a - 0.5, b[:1].detach()),
 }
 # Operators whose functions are fourfold's: equal after the rounding, but for few elements.

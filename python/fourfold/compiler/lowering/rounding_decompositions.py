@@ -98,6 +98,17 @@ def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = 1, beta: float = 
     return reduced(torch.where(apart < most, 0.5 * apart * apart / most, apart - 0.5 * most), reduction)
 
 
+@decomposes(aten.lerp.Scalar, STEPS)
+@decomposes(aten.lerp.Tensor, STEPS)
+def lerp(x: Tensor, end: Tensor, weight: Tensor | float) -> Tensor:
+    """The kernel rounds the product and its sum once: in float64 neither rounds."""
+    share = weight.float() if isinstance(weight, Tensor) else torch.full((), weight, device=x.device)
+    is_near = share.abs() < 0.5
+    factor, begin = torch.where(is_near, share, share - 1), torch.where(is_near, x, end)
+    apart = end.float() - x.float()
+    return (begin.double() + factor.double() * apart.double()).float().to(x.dtype)
+
+
 @decomposes(aten._log_softmax.default, STEPS)
 def log_softmax(x: Tensor, dim: int, half_to_float: bool) -> object:
     """The kernel for the last dimension rounds the sum of a row, and its logarithm."""

@@ -3,6 +3,8 @@ one of, such as a mean, is computed for all rows of the group at once, as a vect
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fourfold.compiler.ir.dtypes import BOOLEAN, FLOAT64, FLOATING, INT64
 from fourfold.compiler.ir.folding import REDUCTIONS
 from fourfold.compiler.ir.values import Value
@@ -117,6 +119,7 @@ class Groups(Stages):
                 with self.writer.loop(0, rows, 1, name="row") as row:
                     self.run_row(stage, self.pointers_of(row), row, numbers)
                 self.known = numbers
+            self.clear_chains(sums, rows)
             for value in sums:
                 self.put_row(value, self.total(value))
         self.put_outputs(rows)
@@ -136,6 +139,17 @@ class Groups(Stages):
             (lanes,) = chains
             writer.body.append(Store(lanes, self.chains_at(value), writer.index("*", row, self.lanes), lanes.type))
 
+    def clear_chains(self, sums: Sequence[Value], rows: Operand) -> None:
+        """Those of rows that a group lacks. Their memory may be subnormal numbers, with which sums take long."""
+        if not sums:
+            return
+        with self.writer.loop(rows, Constant(self.lanes, INT64), 1, name="row") as row:
+            for value in sums:
+                type = FLOAT64 if value.op == "sum_float64" else value.type
+                zero = Constant(False if type == BOOLEAN else 0.0 if type in FLOATING else 0, type, self.lanes)
+                place = self.writer.index("*", row, self.lanes)
+                self.writer.body.append(Store(zero, self.chains_at(value), place, type))
+
     def total(self, value: Value) -> Ref:
         """A reduction's results in all rows of the group."""
         is_wide = value.op == "sum_float64"
@@ -143,9 +157,6 @@ class Groups(Stages):
         type = FLOAT64 if is_wide else total_type(op, given)
         name = self.schedule.name(value)
         total = self.writer.let("fold_rows", type, self.chains_at(value), lanes=self.lanes, attribute=(op, given))
-        # Rows that a group lacks have no chains: their memory is anything.
-        zero = Constant(False if type == BOOLEAN else 0.0 if type in FLOATING else 0, type, self.lanes)
-        total = self.writer.let("where", type, self.mask, total, zero, lanes=self.lanes)
         if is_wide:
             return self.of_quarters(total)
         total = self.combined(op, Constant(identity(op, type), type, self.lanes), total)

