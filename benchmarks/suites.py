@@ -194,6 +194,19 @@ targets =
   load and first call of a file | Python | | ≤ 50 ms
   load and first call of a file | C++ | | ≤ 30 ms
 
+[real]
+title = published models with their packages' weights
+times = Silero VAD with the weights of the package silero-vad: a frame of 32 ms, of 1, 8 and 64 streams, and 600 frames
+  at once; CPU time on one thread. Needs `pip install --no-deps silero-vad onnxruntime`. Not in `all`
+against = the package's ONNX files in ONNX Runtime, its TorchScript, plain PyTorch
+options = --repeats --quick --json
+in_all = no
+targets =
+  Silero VAD, a frame | the package's ONNX file, ONNX Runtime | | ≥ 1.43
+  Silero VAD, a frame of 8 streams | the package's ONNX file, ONNX Runtime | | ≥ 1
+  Silero VAD, a frame of 64 streams | the package's ONNX file, ONNX Runtime | | ≥ 5
+  Silero VAD, 600 frames at once | plain PyTorch | | ≥ 1.43
+
 [models]
 title = training and inference of models
 times = a ViT, a GPT-2, a Llama, a ResNet and a ConvNeXt of `transformers` from their configurations: three steps'

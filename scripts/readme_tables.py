@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "files", "scan")))
+PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "files", "models", "scan")))
 OURS = "fourfold"
 
 # README's rows: the text, and the file, work and rival of the target that has the number.
@@ -300,11 +300,30 @@ def classes_table(contents: dict[str, Any]) -> str:
     return "\n".join([*lines, "", origin(contents["environment"], samples="CPU time on one thread")])
 
 
+def real_table(contents: dict[str, Any]) -> str:
+    """Published models: a column for each work, microseconds a frame and how many times as fast as ONNX Runtime."""
+    reports = contents["results"]
+    ways = list(dict.fromkeys(row["way"] for report in reports for row in report["figures"]))
+    lines = [
+        f"| µs a frame | {' | '.join(report['title'] for report in reports)} |",
+        "|---" + "|---:" * len(reports) + "|",
+    ]
+    for way in ways:
+        cells = []
+        for report in reports:
+            (row,) = [each for each in report["figures"] if each["way"] == way] or [None]
+            cells.append("" if row is None else f"{1e6 * row['seconds']:.1f} ({row['of_onnx']:.2f}×)")
+        lines.append(f"| {in_bold(way)} | {' | '.join(cells)} |")
+    missed = [found for report in reports for found in map(target, report["targets"]) if "missed" in found]
+    return "\n".join([*lines, *missed, "\n" + origin(contents["environment"], samples="CPU time on one thread")])
+
+
 KINDS = {
     "targets": target_table,
     "recurrences": recurrence_table,
     "files": files_table,
     "ppo": ppo_table,
+    "real": real_table,
     "classes": classes_table,
 }
 TABLE = re.compile(

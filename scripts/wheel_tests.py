@@ -22,7 +22,7 @@ PARALLEL = ("-n", "auto", "--maxprocesses", "8", "--dist", "worksteal")  # as in
 OF_REPOSITORY = "cp312"  # the Python whose wheel's run has the repository's tests
 # Imports, symbols, values, gradients, schemas, compiled functions; scans, frozen layers and saved models.
 OF_TORCH = ("import", "library", "values", "gradients", "schemas", "modules", "compile", "program")
-OF_TORCH += ("scan", "frozen_models", "saving", "saved_graphs")
+OF_TORCH += ("scan", "frozen_models", "saving", "saved_graphs", "streams", "few_positions", "packed_weights")
 
 
 def minor_of(version: str) -> str:

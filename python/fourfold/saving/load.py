@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fourfold import _native
+from fourfold.saving.state import structure_of_stream
 from fourfold.saving.stream import Stream
 from fourfold.saving.tree import Structure
 
@@ -95,7 +96,8 @@ class Model:
         Raises:
             ValueError: a model that was saved without its state, or other names.
         """
-        return Stream(self._native, self._structure, self._state, state)
+        structure = structure_of_stream(self._structure.inputs, self._structure.outputs, self._state)
+        return Stream(self._native, structure, state)
 
     def __str__(self) -> str:
         """The graph as text."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 
@@ -73,6 +74,13 @@ def results_of(tree: Tree) -> Names:
         begin = own.stop
         found[str(k)] = found[str(name)] = own
     return found
+
+
+def structure_of_stream(inputs: Tree, outputs: Tree, pairs: Sequence[tuple[int, int]]) -> str:
+    """The structure of the arguments and results that are not state, as a file has it."""
+    results = {result for _, result in pairs if result >= 0}
+    others = without_arguments(inputs, {argument for argument, _ in pairs})
+    return json.dumps({"inputs": others, "outputs": without(outputs, results) or {"tuple": []}})
 
 
 def without_arguments(tree: Tree, leaves: set[int]) -> Tree:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from fourfold import _native
-from fourfold.saving.state import without, without_arguments
 from fourfold.saving.tree import Structure
 
 
@@ -24,16 +22,8 @@ class Stream:
         TypeError, ValueError: as the model does; and ValueError if sizes of the state don't follow from the arguments'.
     """
 
-    def __init__(
-        self, native: object, structure: Structure, state: Sequence[tuple[int, int]], first: Mapping[str, Tensor]
-    ):
-        arguments = {argument for argument, _ in state}
-        results = {result for _, result in state if result >= 0}
-        others = {
-            "inputs": without_arguments(structure.inputs, arguments),
-            "outputs": without(structure.outputs, results) or {"tuple": []},
-        }
-        self._structure = Structure(json.dumps(others))
+    def __init__(self, native: object, structure: str, first: Mapping[str, Tensor]):
+        self._structure = Structure(structure)
         self._native = _native.module.Stream(native, dict(first))
 
     def __call__(self, *args: object, **kwargs: object) -> object:
