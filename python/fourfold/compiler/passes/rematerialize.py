@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Collection
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -12,9 +13,14 @@ from fourfold.compiler.analysis.parts import SELECT, SLICE, SPLITS, UNBIND, join
 from fourfold.compiler.analysis.profitability import computes_nothing
 from fourfold.compiler.analysis.support import is_computed
 from fourfold.compiler.analysis.views import VIEWS, has_hints, hint
+from fourfold.compiler.ir.dtypes import ROUNDED
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS
 from fourfold.compiler.passes.by_parts import parting_of_slices
+from fourfold.compiler.passes.canonicalize import ALIASES
 
+aten = torch.ops.aten
+EXTREMES = (aten.amax.default, aten.amin.default, aten.max.default, aten.min.default)
+NORM = aten.linalg_vector_norm.default
 MOST_STEPS = 64  # recomputed for one value
 FEW = 8  # an operand so many times smaller than the value, such as a row's deviation, is saved, not recomputed
 
@@ -70,7 +76,49 @@ def rematerialize(module: GraphModule) -> GraphModule:
     for node in chosen:
         if node not in known:
             node.replace_all_uses_with(copies[node], delete_user_cb=lambda user: user not in stays)
+    reduce_again(graph, forward, copies)
     return module
+
+
+def reduce_again(graph: Graph, forward: Collection[Node], copies: dict[Node, Node]) -> None:
+    """The gradient of a maximum divides by the number of elements that are equal to it. If these are recomputed from
+    values that were rounded to low precision, none may equal the forward's maximum, so it is recomputed too."""
+    for node in graph.find_nodes(op="call_function", target=aten.eq.Tensor):
+        if node in forward:
+            continue
+        for given, other in (node.args, reversed(node.args)):
+            views, extreme = [], given
+            while isinstance(extreme, Node) and (extreme.target in VIEWS or extreme.target in ALIASES):
+                views.append(extreme)
+                extreme = extreme.args[0]
+            if not is_extreme(extreme) or extreme not in forward or extreme.meta["val"].dtype not in ROUNDED:
+                continue
+            reduced = other.args[0] if extreme.target is NORM and other.target is aten.abs.default else other
+            if reduced in forward or not are_same(reduced, extreme.args[0], copies):
+                continue
+            known, after = {extreme.args[0]: reduced}, node.prev
+            for each in (extreme, *reversed(views)):
+                after = copy_of(graph, each, known, after)
+            node.replace_input_with(given, known[given])
+
+
+def is_extreme(node: object) -> bool:
+    """Whether it is a maximum or minimum, or that of absolute values."""
+    if not isinstance(node, Node):
+        return False
+    return node.target in EXTREMES or node.target is NORM and abs(node.args[1]) == math.inf
+
+
+def are_same(node: Node, other: Node, copies: dict[Node, Node], depth: int = 4) -> bool:
+    """Whether both have the same value, but for roundings."""
+    if not isinstance(node, Node) or not isinstance(other, Node):
+        return node == other
+    if node is other or copies.get(other) is node:
+        return True
+    if depth == 0 or node.target != other.target or node.op != "call_function" or node.kwargs != other.kwargs:
+        return False
+    pairs = zip(node.args, other.args, strict=False)
+    return len(node.args) == len(other.args) and all(are_same(a, b, copies, depth - 1) for a, b in pairs)
 
 
 def copy_of(graph: Graph, step: Node, copies: dict[Node, Node], after: Node) -> Node:
