@@ -160,11 +160,25 @@ PyObject* make_stream_type() {
 
 PyObject* reset_stream(PyObject*, PyObject* arguments) {
   HANDLE_TH_ERRORS
-  PyObject *given = nullptr, *streams = nullptr;
-  long long dim = 0;
-  if (!PyArg_ParseTuple(arguments, "OOL", &given, &streams, &dim)) return nullptr;
+  PyObject *given = nullptr, *streams = nullptr, *dim = nullptr;
+  if (!PyArg_ParseTuple(arguments, "OOO", &given, &streams, &dim)) return nullptr;
+  Stream& stream = stream_of(given);
+  const at::Tensor which = streams == Py_None ? at::Tensor() : THPVariable_Unpack(streams);
+  std::map<std::string, int64_t> dims;
+  if (PyDict_Check(dim)) dims = pybind11::handle(dim).cast<std::map<std::string, int64_t>>();
+  const int64_t number = PyLong_Check(dim) ? pybind11::handle(dim).cast<int64_t>() : 0;
+  const bool is_number = PyLong_Check(dim), is_known = dim != Py_None;
   try {
-    streams == Py_None ? stream_of(given).reset() : stream_of(given).reset(THPVariable_Unpack(streams), dim);
+    const pybind11::gil_scoped_release released;  // it waits for a call of another thread
+    if (!which.defined()) {
+      stream.reset();
+    } else if (is_number) {
+      stream.reset(which, number);
+    } else if (is_known) {
+      stream.reset(which, dims);
+    } else {
+      stream.reset(which);
+    }
   } catch (const std::invalid_argument& error) {
     PyErr_SetString(PyExc_ValueError, error.what());
     return nullptr;
@@ -175,8 +189,14 @@ PyObject* reset_stream(PyObject*, PyObject* arguments) {
 
 PyObject* state_of_stream(PyObject*, PyObject* given) {
   HANDLE_TH_ERRORS
+  const Stream& stream = stream_of(given);
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  {
+    const pybind11::gil_scoped_release released;
+    tensors = stream.state();
+  }
   pybind11::dict state;
-  for (const auto& [name, tensor] : stream_of(given).state()) {
+  for (const auto& [name, tensor] : tensors) {
     state[pybind11::str(name)] = pybind11::reinterpret_steal<pybind11::object>(THPVariable_Wrap(tensor));
   }
   return state.release().ptr();

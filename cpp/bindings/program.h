@@ -18,7 +18,7 @@ PyObject* make_stream_type();
 // Returns a tuple: a Model's graph and structure in JSON, the names of its arguments and of its tensors, and
 // the number of results.
 PyObject* describe_model(PyObject*, PyObject* model);
-// (stream, which of a batch or None, dimension)
+// (stream, which of a batch or None, a dimension, a dict of them by state, or None)
 PyObject* reset_stream(PyObject*, PyObject* arguments);
 // A Stream's state by name.
 PyObject* state_of_stream(PyObject*, PyObject* stream);

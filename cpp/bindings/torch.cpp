@@ -268,7 +268,7 @@ PyMethodDef methods[] = {
     {"release_memory", release_memory, METH_NOARGS, "Frees the cached memory and returns its size in bytes."},
     {"describe_model", fourfold::bindings::describe_model, METH_O,
      "For a Model: (graph and structure in JSON, names of arguments and tensors, number of results, state)."},
-    {"reset_stream", fourfold::bindings::reset_stream, METH_VARARGS, "reset_stream(stream, which of a batch or None, dimension)"},
+    {"reset_stream", fourfold::bindings::reset_stream, METH_VARARGS, "reset_stream(stream, streams, dim)"},
     {"state_of_stream", fourfold::bindings::state_of_stream, METH_O, "A Stream's state by name."},
     {"tensor_of_model", fourfold::bindings::tensor_of_model, METH_VARARGS, "tensor_of_model(model, name)"},
     {"plan_loop", fourfold::bindings::plan_loop, METH_VARARGS,

@@ -211,10 +211,27 @@ at::Tensor Signature::zeros(size_t argument, const Values& given) const {
   std::vector<int64_t> shape;
   for (const Size& size : made.tensor->shape) {
     const auto found = evaluate(size, known);
-    if (!found.has_value()) refuse_argument("the size " + text_of(size) + " of " + made.name, "known from the other arguments", "no such size; give the stream its first state");
+    if (!found.has_value()) refuse_argument("the size " + text_of(size) + " of " + made.name, "known from the other arguments", "no size; begin the stream with this state");
     shape.push_back(*found);
   }
   return at::zeros(shape, at::TensorOptions().dtype(made.tensor->dtype).device(device_));
+}
+
+std::optional<std::vector<int64_t>> Signature::dimensions_of_streams(const std::vector<size_t>& arguments) const {
+  std::optional<std::vector<int64_t>> found;
+  for (size_t symbol = 0; symbol < symbols_.size(); ++symbol) {
+    std::vector<int64_t> dims;
+    for (const size_t argument : arguments) {
+      const auto& shape = arguments_[argument].tensor->shape;
+      const auto is_it = [&](const Size& size) { return size.operation == '\0' && size.symbol == symbol; };
+      if (std::count_if(shape.begin(), shape.end(), is_it) != 1) break;
+      dims.push_back(std::find_if(shape.begin(), shape.end(), is_it) - shape.begin());
+    }
+    if (dims.size() != arguments.size()) continue;
+    if (found.has_value()) return std::nullopt;
+    found = std::move(dims);
+  }
+  return found;
 }
 
 void Signature::check(const Values& given) const {

@@ -55,6 +55,9 @@ class Signature {
   // Zeros for a tensor argument, whose sizes follow from the others; those that are None are not known. Throws
   // std::invalid_argument.
   at::Tensor zeros(size_t argument, const Values& given) const;
+  // For each of these tensor arguments the dimension of a dynamic size that all have, once; nothing if there is not exactly
+  // one such size.
+  std::optional<std::vector<int64_t>> dimensions_of_streams(const std::vector<size_t>& arguments) const;
 
  private:
   using Sizes = std::vector<std::optional<int64_t>>;  // by symbol

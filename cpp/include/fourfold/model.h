@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -55,8 +56,8 @@ class Model {
   size_t results() const;
   // The names of parameters, buffers and constants in the exported module.
   std::vector<std::string> tensor_names() const;
-  // These tensors by name. They share the model's memory: later calls read what you write there. Products with a weight
-  // are slower from then on, because calls no longer keep a copy in another layout.
+  // These tensors by name. They share the model's memory: later calls read what you write there. Taking a weight ends its
+  // packing: products with it are slower from then on.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const;
   // One of them. Throws std::out_of_range for an unknown name.
   at::Tensor tensor(const std::string& name) const;
@@ -74,32 +75,40 @@ class Model {
 };
 
 // Calls of a model in order, such as frames of sound. The arguments that were saved as its state take results of the
-// call before; a call takes the others, and returns the other results. Streams of one model are independent; one thread
-// at a time may call each.
+// call before; a call takes the others, and returns the other results. The state is the stream's own: it shares no memory
+// with arguments and results. Streams of one model are independent, but for buffers that the model changes.
 class Stream {
  public:
-  // first: the state at the beginning, by the arguments' names; zeros by default. Throws std::invalid_argument for a model
-  // that was saved without its state, and for other names.
+  // first: the state at the beginning, by the arguments' names, copied; zeros by default. Throws std::invalid_argument for
+  // a model that was saved without its state, and for other names.
   explicit Stream(Model model, const std::map<std::string, at::Tensor>& first = {});
 
-  // Throws as the model does, and std::invalid_argument if sizes of the state don't follow from the arguments'.
+  // Throws as the model does, and std::invalid_argument if sizes of the state don't follow from the arguments'. After an
+  // exception the state is that of before, except for what the model changes in place. Calls wait for each other.
   std::vector<c10::IValue> operator()(std::vector<c10::IValue> inputs);
 
   // The names of a call's arguments, in order.
   std::vector<std::string> arguments() const;
 
-  // Begins again.
-  void reset() { state_.clear(); }
-  // Some streams of a batch begin again. streams: bool (batch). dim: the state's dimension that counts them. Throws
-  // std::invalid_argument for another size.
-  void reset(const at::Tensor& streams, int64_t dim = 0);
-  // By the arguments' names; empty before the first call.
+  // Returns to the beginning.
+  void reset();
+  // So do some streams of a batch. streams: bool (batch). dim: the dimension of each state that counts them; without it,
+  // that of the one dynamic size that all states have. Throws std::invalid_argument for another size.
+  void reset(const at::Tensor& streams);
+  void reset(const at::Tensor& streams, int64_t dim);
+  void reset(const at::Tensor& streams, const std::map<std::string, int64_t>& dims);
+  // A copy, by the arguments' names; empty at the beginning.
   std::vector<std::pair<std::string, at::Tensor>> state() const;
 
  private:
-  void begin(const std::vector<c10::IValue>& given);
+  size_t place_of(const std::string& name) const;
+  std::vector<at::Tensor> begun(std::vector<c10::IValue> given) const;
+  std::vector<c10::IValue> sorted(
+      const std::vector<c10::IValue>& results, std::vector<c10::IValue> taken, std::vector<at::Tensor> state);
+  void restart(const at::Tensor& streams, const std::vector<int64_t>& dims);
 
   Model model_;
+  std::unique_ptr<std::mutex> mutex_;
   std::vector<at::Tensor> first_;  // undefined for zeros
   std::vector<at::Tensor> state_;
 };

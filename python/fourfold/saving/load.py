@@ -79,8 +79,7 @@ class Model:
     @property
     def tensors(self) -> Mapping[str, Tensor]:
         """Parameters, buffers and constants by name. They are the model's own memory: later calls read values that are
-        written to them. Products with a weight are slower from its first use on, because calls no longer keep a copy in
-        another layout.
+        written to them. Taking a weight ends its packing: products with it are slower from then on.
         """
         return self._tensors
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -18,7 +18,7 @@ from fourfold.compiler.analysis.in_place import COPY
 from fourfold.saving import tree
 from fourfold.saving.exported import lowered
 from fourfold.saving.signature import Signature
-from fourfold.saving.state import State, pairs_of
+from fourfold.saving.state import State, pairs_of, structure_of_stream
 from fourfold.saving.steps import Encoder, Unsaved, constant
 from fourfold.saving.tensors import Stored, order_of, temporary_beside, write
 
@@ -42,11 +42,12 @@ def save(program: ExportedProgram, path: str | os.PathLike[str], *, state: State
             fourfold's operators; ``fourfold.scan`` and torch's ``scan`` are saved as loops.
         path: the file. It is replaced atomically, so processes that have loaded the old one keep it.
         state: the arguments that are the state of a stream, each with the result that it takes in the next call, by
-            index or key, as in ``{"h": 1}``; or with None, if the model changes the argument in place. An argument may
-            be a tuple of tensors, like the state of an LSTM. ``loaded.stream()`` then makes calls of the others.
+            index or key, as in ``{"h": 1}``; or with None, if the model changes the argument in place. The result has
+            the argument's dtype and shape. An argument may be a tuple of tensors, like the state of an LSTM; each of
+            them also has a name, as in ``loaded.arguments``. ``loaded.stream()`` then makes calls of the others.
 
     Raises:
-        TypeError: program is not an exported program.
+        TypeError: program is not an exported program, or state no dict.
         ValueError: a graph that needs Python (``torch.cond``, objects, tensor subclasses), with the reason and what to
             change; a path whose folder doesn't exist; or a state that the program doesn't have.
         ImportError: this build of fourfold has no module for the installed torch.
@@ -54,6 +55,8 @@ def save(program: ExportedProgram, path: str | os.PathLike[str], *, state: State
     if not isinstance(program, ExportedProgram):
         what = f"but got {type(program).__name__}; call torch.export.export(model, args) first"
         raise TypeError(f"save: expected the program that torch.export.export returns, {what}")
+    if state is not None and not isinstance(state, Mapping):
+        raise TypeError(f"save: expected state to be a dict of arguments, such as {{'h': 1}}, but got {state!r}")
     _native.expect_library("save")
     if _native.module is None:
         raise ImportError(
@@ -94,7 +97,8 @@ class File:
             ],
         }
         if state:
-            self.graph["state"] = self.state(state, structure, results)
+            changed = set((program.graph_signature.user_inputs_to_mutate or {}).values())
+            self.graph["state"] = self.state(state, structure["inputs"], structure["outputs"], results, changed)
 
     def tensors(self, program: ExportedProgram) -> list[dict[str, object]]:
         found = []
@@ -117,14 +121,23 @@ class File:
         relies = {node for k, node in enumerate(inputs) if k in read and node not in changed}
         return self.signature.arguments(inputs, relies)
 
-    def state(self, state: State, structure: Mapping[str, tree.Tree], results: Sequence[object]) -> list[object]:
+    def state(
+        self, state: State, inputs: tree.Tree, outputs: tree.Tree, results: Sequence[object], changed: Collection[str]
+    ) -> list[object]:
+        """changed: the arguments that the program changes in place."""
         arguments = self.graph["arguments"]
-        pairs = pairs_of(state, structure, [argument["name"] for argument in arguments])
+        pairs = pairs_of(state, inputs, outputs, [argument["name"] for argument in arguments])
+        structure_of_stream(inputs, outputs, pairs)  # raises for what loaded.stream() can't return
         for argument, result in pairs:
             given = arguments[argument]
             if "dtype" not in given:
                 raise ValueError(f"save: expected the state {given['name']} to be a tensor")
             if result is None:
+                if given["name"] not in changed:
+                    raise ValueError(
+                        f"save: expected the model to change the state {given['name']} in place, as None says, but it "
+                        "doesn't: give the result that it takes in the next call"
+                    )
                 continue
             output = results[result]
             found = self.signature.described(self.outputs[output]) if isinstance(output, int) else {}
