@@ -5,14 +5,20 @@ from __future__ import annotations
 import random
 import warnings
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.flop_counter import FlopCounterMode
 
+import fourfold
 import seeds
 from compiled import compiled
 from operator_events import events
-from saved_models import reloaded
+from saved_models import reloaded, rewritten
 
 
 def drawn(rng: random.Random) -> tuple[nn.Module, Tensor]:
@@ -117,3 +123,53 @@ def test_any_number_of_positions(tmp_path: Path) -> None:
             x = torch.randn(1, 4, size)
             assert_close(loaded(x), module(x))
     assert "aten::convolution" in events(loaded, torch.randn(1, 4, 2000))
+
+
+HUGE = 2**63 - 1
+HOSTILE: list[dict[str, Any]] = [
+    {"padding": [HUGE], "dilation": [4]},
+    {"padding": [2**63 - 2]},
+    {"padding": [3], "dilation": [HUGE]},
+    {"padding": [HUGE], "dilation": [4], "transposed": True},
+    {"stride": [2**62], "transposed": True},
+    {"stride": [-1]},
+    {"padding": [-1]},
+    {"output_padding": [-1]},
+    {"output_padding": [HUGE], "transposed": True},
+    {"groups": HUGE},
+]
+
+
+@pytest.mark.parametrize("arguments", HOSTILE, ids=str)
+def test_a_file_with_other_arguments_gets_torchs_answer(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    """Sizes that overflow: the call computes what torch does, or raises, and reads no other memory."""
+    module, x = nn.Conv1d(2, 2, 3, padding=1).eval(), torch.randn(1, 2, 6)
+    reloaded(module, (x,), tmp_path)
+    given = {"stride": [1], "padding": [1], "dilation": [1], "transposed": False, "output_padding": [0], "groups": 1}
+
+    def change(header: dict[str, Any], inner: dict[str, Any]) -> None:
+        (step,) = [step for step in inner["graph"]["steps"] if step.get("operator") == "aten::convolution"]
+        step["arguments"] |= arguments
+
+    loaded = fourfold.load(rewritten(tmp_path / "model.ff", tmp_path / "other.ff", change))
+    try:
+        with torch.no_grad():
+            expected = torch.ops.aten.convolution(x, module.weight, module.bias, *(given | arguments).values())
+    except RuntimeError:
+        with pytest.raises(RuntimeError):
+            loaded(x)
+    else:
+        assert_close(loaded(x), expected)
+
+
+def test_modes_and_transforms_see_torchs_operators(tmp_path: Path) -> None:
+    model, x = nn.Sequential(nn.Conv1d(2, 3, 3), nn.Flatten(), nn.Linear(12, 2)).eval(), torch.randn(1, 2, 6)
+    loaded = reloaded(model, (x,), tmp_path)
+    with torch.no_grad():
+        assert_close(torch.func.functionalize(loaded)(x), model(x))
+        with FlopCounterMode(display=False) as counter:
+            loaded(x)
+        assert counter.get_total_flops() == 2 * (4 * 3 * 2 * 3 + 12 * 2)
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            assert loaded(x).shape == (1, 2)
+        assert_close(make_fx(loaded)(x)(x), model(x))

@@ -120,6 +120,32 @@ def test_a_model_that_changes_its_matrix(tmp_path: Path) -> None:
             own.data.neg_()
 
 
+class Returning(nn.Module):
+    """Returns views of its matrix: those of a list, of a dynamic size, and one that it multiplies with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrix = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        turned = self.matrix.t()
+        return x @ self.matrix + x @ turned, self.matrix.chunk(2)[1], self.matrix[: x.shape[0]], turned
+
+
+@pytest.mark.parametrize("result", [1, 2, 3])
+def test_calls_read_what_is_written_to_a_returned_view(tmp_path: Path, result: int) -> None:
+    model, x = Returning().eval(), torch.randn(2, 4)
+    loaded = reloaded(model, (x,), tmp_path, ({0: torch.export.Dim("rows", min=1, max=4)},))
+    with torch.no_grad():
+        for _ in range(3):
+            got, expected = loaded(x), model(x)
+            assert_close(got[0], expected[0])
+            got[result].data.mul_(2)
+            expected[result].data.mul_(2)
+            got[3].t_()  # a result is the caller's own
+            assert_close(loaded(x)[3], model(x)[3])
+
+
 def test_large_matrices_are_packed_after_the_first_calls(tmp_path: Path) -> None:
     model, x = nn.Linear(1025, 1024).eval(), torch.randn(2, 1025)
     loaded = reloaded(model, (x,), tmp_path)

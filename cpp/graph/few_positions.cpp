@@ -15,6 +15,8 @@ namespace fourfold::graph {
 namespace {
 
 constexpr size_t most_dims = 3;  // of a window
+// Of strides, padding and the like, of images, and of channels: products of some of them don't overflow.
+constexpr int64_t largest = 1 << 20, largest_image = int64_t{1} << 32, most_channels = 1 << 20;
 
 // From here on torch's kernels are as fast: positions in all (of x, for transposed convolutions), for weights that are
 // packed, that are not, and that several products of few channels each share.
@@ -43,10 +45,14 @@ struct Convolution {
 };
 
 // One number may stand for all dimensions. Numbers of dimensions that the window doesn't have keep their value.
-bool read(const c10::IValue& given, size_t dims, Sizes& sizes) {
+bool read_sizes(const c10::IValue& given, size_t dims, Sizes& sizes) {
   const auto numbers = given.toIntVector();
   if (numbers.size() != dims && numbers.size() != 1) return false;
-  for (size_t d = 0; d < dims; ++d) sizes.at[most_dims - dims + d] = numbers[numbers.size() == 1 ? 0 : d];
+  for (size_t d = 0; d < dims; ++d) {
+    const int64_t number = numbers[numbers.size() == 1 ? 0 : d];
+    if (number < 0 || number > largest) return false;
+    sizes.at[most_dims - dims + d] = number;
+  }
   return true;
 }
 
@@ -56,7 +62,7 @@ Sizes last_sizes(const at::Tensor& tensor, size_t dims) {
   return sizes;
 }
 
-bool is_readable(const at::Tensor& tensor, const at::Tensor& like) {
+bool is_readable_as(const at::Tensor& tensor, const at::Tensor& like) {
   return is_plain_tensor(tensor) && tensor.scalar_type() == like.scalar_type() && tensor.is_cpu();
 }
 
@@ -71,38 +77,44 @@ bool read(const torch::jit::Stack& stack, Convolution& made) {
   const at::Tensor &x = made.x, &weight = made.weight, &bias = made.bias;
   if (!x.defined() || !weight.defined() || x.dim() != weight.dim() || x.dim() < 3 || x.dim() > 5) return false;
   if (x.scalar_type() != at::kFloat && x.scalar_type() != at::kDouble) return false;
-  if (!is_readable(x, x) || !is_readable(weight, x) || !weight.is_contiguous()) return false;
+  if (!is_readable_as(x, x) || !is_readable_as(weight, x) || !weight.is_contiguous()) return false;
   made.dims = static_cast<size_t>(x.dim()) - 2;
   made.is_transposed = stack[6].toBool();
   // torch's result is channels-last if x is. Of one dimension it depends on the processor and on sizes.
   made.is_last = made.dims == 2 && x.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
-  const bool is_last_3d = made.dims == 3 && x.suggest_memory_format() == at::MemoryFormat::ChannelsLast3d;
-  if (is_last_3d || (made.is_last && made.is_transposed)) return false;
+  const auto is_last_3d = [&](const at::Tensor& each) { return each.suggest_memory_format() == at::MemoryFormat::ChannelsLast3d; };
+  if (made.dims == 3 && (is_last_3d(x) || is_last_3d(weight))) return false;
+  const bool has_last_weight = made.dims == 2 && weight.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
+  if (has_last_weight || (made.is_last && made.is_transposed)) return false;
   made.groups = stack[8].toInt();
   const size_t dims = made.dims;
-  if (!read(stack[3], dims, made.stride) || !read(stack[4], dims, made.padding) || !read(stack[5], dims, made.dilation)) return false;
-  if (!read(stack[7], dims, made.output_padding)) return false;
+  if (!read_sizes(stack[3], dims, made.stride) || !read_sizes(stack[4], dims, made.padding)) return false;
+  if (!read_sizes(stack[5], dims, made.dilation) || !read_sizes(stack[7], dims, made.output_padding)) return false;
   made.batch = x.size(0);
   made.channels = x.size(1);
   made.image = last_sizes(x, dims);
   made.kernel = last_sizes(weight, dims);
   if (made.groups < 1 || made.channels % made.groups != 0 || x.numel() == 0 || weight.numel() == 0) return false;
+  if (made.batch > most_packed || made.channels > most_channels || weight.numel() > largest_image) return false;
   const int64_t own = weight.size(0), other = weight.size(1);
-  if (made.is_transposed ? own != made.channels : own % made.groups != 0 || other * made.groups != made.channels) return false;
+  const bool fits = made.is_transposed ? own == made.channels : own % made.groups == 0 && other * made.groups == made.channels;
+  if (!fits) return false;
   made.outputs = made.is_transposed ? other * made.groups : own;
-  if (bias.defined() && (!is_readable(bias, x) || bias.dim() != 1 || bias.size(0) != made.outputs || !bias.is_contiguous())) return false;
+  const auto is_bias = [&] { return bias.dim() == 1 && bias.size(0) == made.outputs && bias.is_contiguous(); };
+  if (bias.defined() && (!is_readable_as(bias, x) || !is_bias())) return false;
   for (size_t d = 0; d < most_dims; ++d) {
     const int64_t stride = made.stride.at[d], dilation = made.dilation.at[d], padding = made.padding.at[d];
-    if (stride < 1 || dilation < 1 || padding < 0) return false;
+    if (stride < 1 || dilation < 1 || made.image.at[d] > largest_image) return false;
     const int64_t window = dilation * (made.kernel.at[d] - 1) + 1, around = 2 * padding, more = made.output_padding.at[d];
     if (made.is_transposed) {
-      if (more < 0 || (more >= stride && more >= dilation)) return false;
+      if (more >= stride && more >= dilation) return false;
       made.positions.at[d] = (made.image.at[d] - 1) * stride - around + window + more;
     } else {
       if (made.image.at[d] + around < window) return false;
       made.positions.at[d] = (made.image.at[d] + around - window) / stride + 1;
     }
-    if (made.positions.at[d] < 1) return false;
+    if (made.positions.at[d] < 1 || made.positions.at[d] > largest_image) return false;
+    if ((made.is_transposed ? made.image : made.positions).at[d] > most_packed) return false;
   }
   return true;
 }
@@ -216,14 +228,14 @@ struct Weights {
 // Each group's part of the rows (count, groups, depth) times its weights -> to (count, groups, columns). bias: for each
 // of these columns, or null.
 template <typename T>
-void multiply_groups(const Convolution& of, T* rows, int64_t count, const Weights<T>& weights, const at::Tensor* bias, T* to, PackedMatrix* own) {
+void multiply_groups(const Convolution& of, T* rows, int64_t count, const Weights<T>& weights, const at::Tensor* bias, T* to, PackedWeights* own) {
   const at::ScalarType dtype = of.x.scalar_type();
   const int64_t depth = weights.depth, columns = weights.columns, groups = of.groups;
   for (int64_t g = 0; g < groups; ++g) {
     const Matrix a{rows + g * depth, dtype, {count, depth}, {groups * depth, 1}};
     const Matrix b{weights.data + g * depth * columns, dtype, {depth, columns}, {weights.row, weights.column}};
     const Matrix out{to + g * columns, dtype, {count, columns}, {groups * columns, 1}};
-    if (own != nullptr && groups == 1 && own->multiply(a, of.weight, b, bias, out)) continue;
+    if (own != nullptr && groups == 1 && own->multiply(a, b, bias, out)) continue;
     const at::Tensor part = bias != nullptr && groups > 1 ? bias->narrow(0, g * columns, columns) : at::Tensor();
     multiply(a, b, part.defined() ? &part : bias, out);
   }
@@ -246,7 +258,7 @@ void multiply_depthwise(const Convolution& of, const T* rows, int64_t count, T* 
 }
 
 template <typename T>
-void convolve(const Convolution& of, T* result, PackedMatrix* own) {
+void convolve(const Convolution& of, T* result, PackedWeights* own) {
   const int64_t positions = of.positions.product(), count = of.batch * positions, places = of.kernel.product();
   const std::unique_ptr<T[]> rows(new T[static_cast<size_t>(count * of.channels * places)]);
   const bool is_turned = positions > 1 && !of.is_last;
@@ -291,7 +303,7 @@ void scatter(const Convolution& of, const T* rows, T* result) {
 }
 
 template <typename T>
-void convolve_transposed(const Convolution& of, T* result, PackedMatrix* own) {
+void convolve_transposed(const Convolution& of, T* result, PackedWeights* own) {
   const int64_t image = of.image.product(), count = of.batch * image, positions = of.positions.product();
   const int64_t columns = of.outputs / of.groups * of.kernel.product();
   const std::unique_ptr<T[]> rows(new T[static_cast<size_t>(count * of.channels)]);
@@ -324,9 +336,11 @@ bool suits(const Convolution& of, bool is_packed) {
 
 }  // namespace
 
-bool convolve_few_positions(torch::jit::Stack& stack, PackedMatrix* own) {
+bool convolve_few_positions(torch::jit::Stack& stack, PackedWeights* own) {
   Convolution given;
-  if (!read(stack, given) || !suits(given, own != nullptr)) return false;
+  if (!read(stack, given)) return false;
+  const bool is_packed = own != nullptr && given.groups == 1 && own->may_pack(given.weight.numel());
+  if (!suits(given, is_packed)) return false;
   const auto format = given.is_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
   at::Tensor result = at::empty(result_sizes(given), given.x.options(), format);
   visit_dtype(given.x, [&](auto zero) {

@@ -1,10 +1,10 @@
 #include "operator_step.h"
 
 #include <ATen/ScalarOps.h>
+#include <c10/core/impl/TorchDispatchModeTLS.h>
 #include <c10/util/Exception.h>
 
 #include <string>
-
 
 namespace fourfold::graph {
 namespace {
@@ -53,7 +53,9 @@ void OperatorStep::run(Values& values) const {
   stack.reserve(arguments.size());
   for (const OperatorArgument& argument : arguments) stack.push_back(argument.value(values));
   if (guard != nullptr) guard(handle.schema(), stack);
-  if (substitute == nullptr || !substitute(stack, own.get())) handle.callBoxed(stack);
+  // A mode of Python's sees all operators, and its tensors may have no memory.
+  const bool is_seen = c10::impl::dispatch_mode_enabled();
+  if (substitute == nullptr || is_seen || !substitute(stack, own.get())) handle.callBoxed(stack);
   for (c10::IValue& result : stack) values.push_back(std::move(result));
 }
 

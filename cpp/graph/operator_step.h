@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "packed_matrix.h"
+#include "packed_weights.h"
 #include "values.h"
 
 namespace fourfold::graph {
@@ -29,9 +29,9 @@ struct OperatorArgument {
 // Throws c10::Error for invalid arguments that the operator's kernel doesn't check. stack: all arguments of the schema.
 using Guard = void (*)(const c10::FunctionSchema& schema, const torch::jit::Stack& stack);
 
-// Replaces the arguments by the results, computed in another way. Returns false and does nothing where torch's kernel is
-// better or may reject the arguments. own: for products with a matrix of the graph's own, which may be packed; or null.
-using Substitute = bool (*)(torch::jit::Stack& stack, PackedMatrix* own);
+// Replaces the arguments by the results, computed in another way. Returns false and does nothing where torch's kernel
+// is better or may reject the arguments. own: of a product with a matrix that may be packed, or null.
+using Substitute = bool (*)(torch::jit::Stack& stack, PackedWeights* own);
 
 // Null if there is none.
 Substitute substitute_of(const c10::OperatorHandle& operation);
@@ -40,7 +40,7 @@ struct OperatorStep {
   c10::OperatorHandle handle;
   std::vector<OperatorArgument> arguments;  // all of the schema's arguments
   Substitute substitute = nullptr;
-  std::shared_ptr<PackedMatrix> own;
+  std::shared_ptr<PackedWeights> own;  // if its matrix is the model's own
   Guard guard = nullptr;  // only for operators from a file
 
   // Appends the results. Throws c10::Error if the operator rejects its arguments.
@@ -48,7 +48,7 @@ struct OperatorStep {
 };
 
 // The value that is a product's matrix, if the step is a product that may pack it.
-std::optional<size_t> matrix_of(const OperatorStep& step);
+std::optional<size_t> weight_of(const OperatorStep& step);
 
 // The indices of the values that it reads.
 std::vector<size_t> read_by(const OperatorStep& step);

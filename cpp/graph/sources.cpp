@@ -11,7 +11,7 @@
 #include "number_step.cpp"
 #include "operator_step.cpp"
 #include "outputs.cpp"
-#include "packed_matrix.cpp"
+#include "packed_weights.cpp"
 #include "program.cpp"
 #include "substitutes.cpp"
 #include "wide_product.cpp"

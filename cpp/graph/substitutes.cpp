@@ -10,35 +10,34 @@ namespace {
 
 constexpr int64_t most_rows = 64;  // of a packed product
 
-Matrix matrix_of(const at::Tensor& tensor) {
+Matrix as_matrix(const at::Tensor& tensor) {
   return {const_cast<void*>(tensor.const_data_ptr()), tensor.scalar_type(), {tensor.size(0), tensor.size(1)},
           {tensor.stride(0), tensor.stride(1)}};
 }
 
-bool is_plain_matrix(const c10::IValue& value) {
-  return value.isTensor() && is_plain_tensor(value.toTensor()) && value.toTensor().is_cpu() && value.toTensor().dim() == 2;
+bool is_readable(const c10::IValue& value) {
+  return value.isTensor() && is_plain_tensor(value.toTensor()) && value.toTensor().is_cpu();
 }
 
-// mm and addmm with a matrix of the graph's own.
-bool multiply_packed(torch::jit::Stack& stack, PackedMatrix& own) {
+bool is_readable_matrix(const c10::IValue& value) { return is_readable(value) && value.toTensor().dim() == 2; }
+
+// mm and addmm with a matrix of the model's own.
+bool multiply_packed(torch::jit::Stack& stack, PackedWeights& own) {
   const bool has_bias = stack.size() == 5;
   const size_t first = has_bias ? 1 : 0;
-  if (!is_plain_matrix(stack[first]) || !is_plain_matrix(stack[first + 1])) return false;
+  if (!is_readable_matrix(stack[first]) || !is_readable_matrix(stack[first + 1])) return false;
   const at::Tensor &a = stack[first].toTensor(), &b = stack[first + 1].toTensor();
-  if (a.size(1) != b.size(0) || a.numel() == 0 || b.numel() == 0 || a.size(0) > most_rows) return false;
-  const at::Tensor* bias = nullptr;
-  if (has_bias) {
-    if (!equals_one(stack[3]) || !equals_one(stack[4]) || !stack[0].isTensor() || !is_plain_tensor(stack[0].toTensor())) return false;
-    bias = &stack[0].toTensor();
-  }
+  if (a.size(1) != b.size(0) || a.numel() == 0 || b.numel() == 0) return false;
+  if (a.size(0) > most_rows || !own.may_pack(b.numel())) return false;
+  if (has_bias && (!equals_one(stack[3]) || !equals_one(stack[4]) || !is_readable(stack[0]))) return false;
   at::Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
-  if (!own.multiply(matrix_of(a), b, matrix_of(b), bias, matrix_of(result))) return false;
+  if (!own.multiply(as_matrix(a), as_matrix(b), has_bias ? &stack[0].toTensor() : nullptr, as_matrix(result))) return false;
   stack.clear();
   stack.emplace_back(std::move(result));
   return true;
 }
 
-bool multiply(torch::jit::Stack& stack, PackedMatrix* own) {
+bool multiply(torch::jit::Stack& stack, PackedWeights* own) {
   return (own != nullptr && multiply_packed(stack, *own)) || (has_onednn_products() && multiply_by_onednn(stack));
 }
 
@@ -51,7 +50,7 @@ Substitute substitute_of(const c10::OperatorHandle& operation) {
   return name.name == "aten::convolution" ? convolve_few_positions : nullptr;
 }
 
-std::optional<size_t> matrix_of(const OperatorStep& step) {
+std::optional<size_t> weight_of(const OperatorStep& step) {
   if (step.substitute == nullptr) return std::nullopt;
   const int64_t index = step.arguments[step.handle.operator_name().name == "aten::addmm" ? 2 : 1].index;
   return index < 0 ? std::nullopt : std::optional<size_t>(index);

@@ -29,9 +29,11 @@ inline bool is_wrapped(const at::Tensor& tensor) {
   return tensor.key_set().has_any(batches) || has_tangent(tensor);
 }
 
-// Whether the elements are those in its memory, at its strides, and it is all that a result depends on.
+// Whether it has memory with its elements, at its strides, and no transform of torch's sees what is computed from it.
 inline bool is_plain_tensor(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.layout() == at::kStrided && !is_wrapped(tensor) && !tensor.is_neg() &&
+  constexpr c10::DispatchKeySet transforms({c10::DispatchKey::Functionalize, c10::DispatchKey::FuncTorchGradWrapper});
+  return tensor.defined() && tensor.layout() == at::kStrided && tensor.has_storage() && !tensor.is_meta() &&
+         !tensor.key_set().has_any(transforms) && !is_wrapped(tensor) && !tensor.is_neg() &&
          !tensor.unsafeGetTensorImpl()->is_python_dispatch() && !tensor._is_zerotensor();
 }
 

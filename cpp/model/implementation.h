@@ -19,7 +19,7 @@ struct Model::Implementation {
   std::string graph_text;
   std::string structure;
   std::vector<std::pair<std::string, at::Tensor>> tensors;
-  std::vector<model::OwnMatrix> matrices;
+  std::vector<model::Weight> weights;  // that steps may pack
   std::optional<model::Signature> signature;
   std::shared_ptr<const graph::CompiledGraph> graph;
   // Each is an index of the graph's outputs, or (-1, a constant).

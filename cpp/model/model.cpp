@@ -3,7 +3,6 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <set>
@@ -89,7 +88,7 @@ class Loader {
     read_results(graph.at("results", "the graph"), *read);
     if (const Json* state = graph.find("state")) read_state(*state);
     made_->graph = read;
-    made_->matrices = reader_.take_matrices();
+    made_->weights = reader_.take_weights();
     return made_;
   }
 
@@ -193,14 +192,14 @@ std::vector<std::string> Model::tensor_names() const {
 }
 
 std::vector<std::pair<std::string, at::Tensor>> Model::tensors() const {
-  for (const auto& [name, tensor] : implementation_->tensors) model::hand_out(implementation_->matrices, tensor);
+  for (const auto& [name, tensor] : implementation_->tensors) model::hand_out(implementation_->weights, tensor);
   return implementation_->tensors;
 }
 
 at::Tensor Model::tensor(const std::string& name) const {
   for (const auto& [own, tensor] : implementation_->tensors) {
     if (own != name) continue;
-    model::hand_out(implementation_->matrices, tensor);
+    model::hand_out(implementation_->weights, tensor);
     return tensor;
   }
   throw std::out_of_range("model: expected the name of a tensor of the model, but got " + shown(name));
@@ -216,7 +215,6 @@ Model load(const std::string& path, const LoadOptions& options) {
   if (fourfold_abi_version() != FOURFOLD_ABI_VERSION) {
     throw LoadError("load: expected libfourfold of the version that fourfold/model.h is from; build the program again");
   }
-  const c10::InferenceMode no_inference_mode(false);  // whose tensors don't tell that they are changed
   try {
     return Model(Loader(model::TensorFile(path), options).load());
   } catch (const Refused& error) {

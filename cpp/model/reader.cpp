@@ -41,17 +41,11 @@ struct Reader::Program {
   }
 };
 
-void Reader::Scope::add(ValueKind kind, bool is_part) {
+void Reader::Scope::add(ValueKind kind, bool is_part, const std::vector<size_t>& aliased) {
   kinds.push_back(kind);
   is_new.push_back(is_part);
   last.push_back(graph.steps.size());  // for unused results, the step itself
-  if (constants.size() < kinds.size()) constants.resize(kinds.size());
-}
-
-Values Reader::Scope::constants_at(const std::vector<size_t>& indices) const {
-  Values found;
-  for (const size_t index : indices) found.push_back(constants[index]);
-  return found;
+  constants.add(1, aliased);
 }
 
 void Reader::Scope::read(size_t index) {
@@ -100,21 +94,6 @@ std::vector<int64_t> sizes_of(const Json& given, const char* what) {
     found.push_back(static_cast<int64_t>(size.as_index(what, std::numeric_limits<int64_t>::max())));
   }
   return found;
-}
-
-// The view of constants that an operator returns: it shares their memory, so that it remains right when they change.
-// None for other operators.
-c10::IValue view_of_constants(const OperatorStep& step, const Values& constants) {
-  const auto read = read_by(step);
-  const auto is_constant = [&](size_t index) { return constants[index].isTensor(); };
-  const auto& returns = step.handle.schema().returns();
-  if (read.empty() || !std::all_of(read.begin(), read.end(), is_constant) || returns.size() != 1) return {};
-  if (returns[0].alias_info() == nullptr || returns[0].alias_info()->isWrite() || returns[0].type()->kind() != c10::TypeKind::TensorType) return {};
-  const at::NoGradGuard no_grad;
-  Values values = constants;
-  step.run(values);
-  const at::Tensor view = values.back().toTensor();
-  return view.is_alias_of(constants[read[0]].toTensor()) ? c10::IValue(view) : c10::IValue();
 }
 
 // Whether the strides are without overlaps and gaps.
@@ -170,8 +149,10 @@ void Reader::read_programs(const Json& given) {
 std::shared_ptr<CompiledGraph> Reader::graph_of(const Json& given, const std::vector<ValueKind>& inputs, Values constants) {
   if (++depth_ > deepest) throw Refused("expected no deeper graphs within graphs");
   auto graph = std::make_shared<CompiledGraph>();
-  Scope scope{{}, {}, {}, *graph, {}, std::move(constants)};
+  Scope scope{{}, {}, {}, *graph, {}, {}, {}};
   for (const ValueKind kind : inputs) scope.add(kind);
+  constants.resize(inputs.size());
+  scope.constants = Constants(std::move(constants));
   for (const Json& step : given.at("steps", "a graph").as_list("steps")) {
     Call call = step_of(step, scope);  // before the step is added, because it reads earlier values
     graph->steps.push_back({std::move(call), {}});
@@ -183,9 +164,13 @@ std::shared_ptr<CompiledGraph> Reader::graph_of(const Json& given, const std::ve
       continue;
     }
     graph->outputs.push_back(static_cast<int64_t>(value_of(output, scope)));
-    is_result[static_cast<size_t>(graph->outputs.back())] = true;
-    const c10::IValue& constant = scope.constants[static_cast<size_t>(graph->outputs.back())];
-    if (constant.isTensor()) returned_.push_back(constant.toTensor());
+    const auto result = static_cast<size_t>(graph->outputs.back());
+    is_result[result] = true;
+    share(scope, result);
+    // Callers may change a result's sizes, so each call has a view of its own.
+    if (const auto view = scope.folded.find(result); view != scope.folded.end()) {
+      graph->steps[view->second.first].call = view->second.second;
+    }
   }
   for (size_t value = 0; value < scope.last.size(); ++value) {
     if (!is_result[value] && scope.last[value] < graph->steps.size()) graph->steps[scope.last[value]].last.push_back(value);
@@ -195,9 +180,14 @@ std::shared_ptr<CompiledGraph> Reader::graph_of(const Json& given, const std::ve
   return graph;
 }
 
-std::vector<OwnMatrix> Reader::take_matrices() {
-  for (const at::Tensor& tensor : returned_) hand_out(matrices_, tensor);
-  return std::move(matrices_);
+void Reader::share(const Scope& scope, size_t value) {
+  const auto& behind = scope.constants.behind(value);
+  shared_.insert(shared_.end(), behind.begin(), behind.end());
+}
+
+std::vector<Weight> Reader::take_weights() {
+  for (const at::Tensor& tensor : shared_) hand_out(weights_, tensor);
+  return std::move(weights_);
 }
 
 size_t Reader::value_of(const Json& given, Scope& scope) const {
@@ -248,6 +238,7 @@ Reader::Call Reader::program_step_of(const Json& given, Scope& scope) {
       const bool is_new = scope.is_new[value] && std::find(inputs.begin(), inputs.end(), value) == inputs.end();
       scope.write(value);
       updates.push_back({output, value, is_new});
+      share(scope, value);
     }
   }
   expect_results(given, program->outputs);
@@ -265,16 +256,20 @@ Reader::Call Reader::operator_step_of(const Json& given, Scope& scope) {
   const bool copies = handle.operator_name().name == "aten::copy_" && step.arguments[0].index >= 0;
   const auto read = read_by(step);
   for (size_t k = copies ? 1 : 0; k < read.size(); ++k) scope.read(read[k]);
-  if (copies) scope.write(read[0]);
-  expect_results(given, handle.schema().returns().size());
-  if (const auto matrix = matrix_of(step); matrix.has_value() && scope.constants[*matrix].isTensor()) {
-    step.own = std::make_shared<PackedMatrix>();
-    matrices_.push_back({scope.constants[*matrix].toTensor(), step.own});
+  if (copies) {
+    scope.write(read[0]);
+    share(scope, read[0]);
   }
-  const c10::IValue view = view_of_constants(step, scope.constants);
-  for (const ValueKind kind : results_of(handle)) scope.add(kind);
-  if (view.isNone()) return step;
-  scope.constants.back() = view;
+  expect_results(given, handle.schema().returns().size());
+  if (const auto weight = weight_of(step); weight.has_value() && scope.constants[*weight].isTensor()) {
+    step.own = std::make_shared<PackedWeights>();
+    weights_.push_back({scope.constants[*weight].toTensor(), step.own});
+  }
+  const at::Tensor view = view_of_constants(step, scope.constants, scope.kinds.size());
+  for (const ValueKind kind : results_of(handle)) scope.add(kind, false, aliased_by(step));
+  if (!view.defined()) return step;
+  scope.constants.set_last(view);
+  scope.folded.emplace(scope.kinds.size() - 1, std::pair(scope.graph.steps.size(), step));
   return ConstantStep{view};
 }
 
@@ -283,7 +278,7 @@ Reader::Call Reader::item_step_of(const Json& given, Scope& scope) {
   if (parts.size() != 2) throw Refused("expected an item to be a list and an index");
   const size_t list = value_of(parts[0], scope);
   expect_kind(scope.kinds[list], ValueKind::tensors, "a list");
-  scope.add(ValueKind::tensor);
+  scope.add(ValueKind::tensor, false, {list});
   return ItemStep{list, parts[1].as_index("an item's index", std::numeric_limits<int32_t>::max())};
 }
 
@@ -292,7 +287,7 @@ Reader::Call Reader::constant_step_of(const Json& given, Scope& scope) {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) throw Refused("expected a tensor of the file, but got " + shown(name));
   scope.add(ValueKind::tensor);
-  scope.constants.back() = found->second;
+  scope.constants.set_last(found->second);
   return ConstantStep{found->second};
 }
 
@@ -375,8 +370,8 @@ Reader::Call Reader::loop_step_of(const Json& given, Scope& scope) {
     const bool is_read = std::find(step.feeds.begin(), step.feeds.end(), k) != step.feeds.end();
     if (step.trails[k] && !is_read) throw Refused("expected a state whose values are all kept to be read");
   }
-  Values constants = scope.constants_at(step.inputs);
-  constants.erase(constants.begin());
+  Values constants = scope.constants.at(step.inputs);
+  constants.erase(constants.begin());  // the number of steps
   std::fill_n(constants.begin(), step.feeds.size() + step.series, c10::IValue());
   step.body = graph_of(described.at("body", "a loop"), kinds, std::move(constants));
   if (step.body->outputs.size() < step.trails.size()) throw Refused("expected a loop's body to return its states");
@@ -384,7 +379,7 @@ Reader::Call Reader::loop_step_of(const Json& given, Scope& scope) {
     const ValueKind kind = output < 0 ? ValueKind::other : kinds_of_last_[static_cast<size_t>(output)];
     expect_kind(kind, ValueKind::tensor, "a result of a loop's body");
   }
-  for (size_t k = 0; k < step.body->outputs.size(); ++k) scope.add(ValueKind::tensor);
+  for (size_t k = 0; k < step.body->outputs.size(); ++k) scope.add(ValueKind::tensor, false, step.inputs);
   return step;
 }
 
@@ -392,9 +387,9 @@ Reader::Call Reader::call_step_of(const Json& given, Scope& scope) {
   CallStep step{nullptr, inputs_of(given, scope)};
   std::vector<ValueKind> kinds;
   for (const size_t index : step.inputs) kinds.push_back(scope.kinds[index]);
-  const auto graph = graph_of(given.at("graph", "a step"), kinds, scope.constants_at(step.inputs));
+  const auto graph = graph_of(given.at("graph", "a step"), kinds, scope.constants.at(step.inputs));
   for (const int64_t output : graph->outputs) {
-    scope.add(output < 0 ? ValueKind::other : kinds_of_last_[static_cast<size_t>(output)]);
+    scope.add(output < 0 ? ValueKind::other : kinds_of_last_[static_cast<size_t>(output)], false, step.inputs);
   }
   step.graph = graph;
   return step;

@@ -7,23 +7,11 @@
 #include <vector>
 
 #include "../graph/graph.h"
+#include "constants.h"
 #include "json.h"
 #include "operators.h"
 
 namespace fourfold::model {
-
-// A matrix that a step may pack, and the tensor that has its elements.
-struct OwnMatrix {
-  at::Tensor tensor;
-  std::shared_ptr<PackedMatrix> packed;
-};
-
-// Stops the packing of matrices in this tensor's memory, because others get to write to it.
-inline void hand_out(const std::vector<OwnMatrix>& matrices, const at::Tensor& tensor) {
-  for (const OwnMatrix& each : matrices) {
-    if (each.tensor.is_alias_of(tensor)) each.packed->stop();
-  }
-}
 
 class Reader {
  public:
@@ -35,10 +23,10 @@ class Reader {
   // A list of {"name", "text", "operators"}. Throws Refused.
   void read_programs(const Json& given);
   // inputs: the kinds of the graph's inputs. constants: those inputs that are the same tensors in every call, the others
-  // None. Throws Refused.
+  // None; or none. Throws Refused.
   std::shared_ptr<CompiledGraph> graph_of(const Json& given, const std::vector<ValueKind>& inputs, Values constants = {});
-  // Those of all graphs.
-  std::vector<OwnMatrix> take_matrices();
+  // The matrices that steps of all graphs may pack.
+  std::vector<Weight> take_weights();
 
  private:
   struct Program;
@@ -49,10 +37,11 @@ class Reader {
     std::vector<size_t> last;  // for each value, the step that reads it last
     CompiledGraph& graph;
     std::map<size_t, size_t> parts;  // by concatenation: the number of its parts, which are the next values
-    Values constants;  // the values that are the same tensors in every call, the others None
+    Constants constants;
+    std::map<size_t, std::pair<size_t, OperatorStep>> folded;  // views of constants, by value: the step, and what it was
 
-    void add(ValueKind kind, bool is_part = false);
-    Values constants_at(const std::vector<size_t>& indices) const;
+    // aliased: the values in whose memory it may be.
+    void add(ValueKind kind, bool is_part = false, const std::vector<size_t>& aliased = {});
     // Throws Refused for unwritten memory, which may contain data of other parts of the process.
     void read(size_t index);
     void write(size_t index);
@@ -71,13 +60,14 @@ class Reader {
   Call call_step_of(const Json& given, Scope& scope);
   std::vector<size_t> inputs_of(const Json& given, Scope& scope) const;
   size_t value_of(const Json& given, Scope& scope) const;
+  void share(const Scope& scope, size_t value);
 
   const std::map<std::string, at::Tensor>& tensors_;
   const Surroundings& surroundings_;
   int32_t generator_;
   std::vector<std::shared_ptr<const Program>> programs_;
-  std::vector<OwnMatrix> matrices_;
-  std::vector<at::Tensor> returned_;  // constants that graphs return
+  std::vector<Weight> weights_;
+  std::vector<at::Tensor> shared_;  // tensors of the model that graphs return or change
   std::vector<ValueKind> kinds_of_last_;
   int depth_ = 0;
 };

@@ -2,6 +2,7 @@
 // than the sources. It is compiled for each torch version (`_torch_<version>` includes it), and by C++ programs that link
 // fourfold::model.
 #include "../graph/sources.cpp"
+#include "constants.cpp"
 #include "guards.cpp"
 #include "json.cpp"
 #include "model.cpp"

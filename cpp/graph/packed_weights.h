@@ -1,0 +1,47 @@
+// A matrix of a model's own, packed for products with few rows.
+#pragma once
+
+#include <fourfold/program.h>
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace fourfold::graph {
+
+// A matrix in memory.
+struct Matrix {
+  void* data;
+  at::ScalarType dtype;
+  int64_t sizes[2];
+  int64_t strides[2];
+
+  fourfold_tensor given() const { return {data, static_cast<int32_t>(dtype), 2, sizes, strides, data}; }
+};
+
+class PackedWeights {
+ public:
+  // Whether a matrix of so many elements is ever packed.
+  bool may_pack(int64_t elements) const;
+  // out = a b, or bias + a b; rows of out are contiguous, and b is the same in every call. Returns false and does nothing
+  // for a matrix that is not packed: with another dtype than float32 and float64, too large, or large and among the first
+  // calls, which would take long.
+  bool multiply(const Matrix& a, const Matrix& b, const at::Tensor* bias, const Matrix& out);
+  // Others may now write to the matrix: it is read as it is from now on.
+  void stop() { is_own_ = false; }
+
+ private:
+  using Product = std::shared_ptr<const fourfold_product>;
+
+  Product product(const Matrix& b, int64_t rows);
+
+  std::atomic<bool> is_own_ = true;
+  std::mutex mutex_;
+  int calls_ = 0;
+  std::vector<Product> products_;  // for different numbers of rows; null if the dtype or layout can't be packed
+};
+
+}  // namespace fourfold::graph
