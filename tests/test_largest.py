@@ -13,9 +13,7 @@ from compiled import compiled
 
 BEFORE: dict[str, Callable[[Tensor], Tensor]] = {
     "rms": lambda x: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6),
-    "normalize": lambda x: F.normalize(x, dim=-1),
-    "softmax": lambda x: torch.softmax(x, -1).log1p(),
-    "products": lambda x: (x * 1.7 + 0.3).tanh() * x.sum(-1, keepdim=True),
+    "sum": lambda x: (x * 1.7 + 0.3).tanh() * x.sum(-1, keepdim=True),
 }
 LARGEST: dict[str, Callable[[Tensor], Tensor]] = {
     "amax": lambda y: y / (1 + y.abs().amax(-1, keepdim=True)),
@@ -30,22 +28,22 @@ LARGEST: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("largest", LARGEST)
 @pytest.mark.parametrize("before", BEFORE)
-def test_gradients_are_those_of_float64_within_a_rounding(before: str, largest: str, dtype: torch.dtype) -> None:
+def test_gradients_are_those_of_float64_within_a_rounding(before: str, dtype: torch.dtype) -> None:
     """In a few rows another element is the largest after a rounding, and the gradient is at it."""
-    x = torch.randn(200, 12, generator=torch.Generator().manual_seed(0)).to(dtype)
+    inputs = torch.randn(len(LARGEST), 200, 12, generator=torch.Generator().manual_seed(0)).to(dtype)
 
-    def function(x: Tensor) -> Tensor:
-        return LARGEST[largest](BEFORE[before](x))
+    def function(*each: Tensor) -> list[Tensor]:
+        return [largest(BEFORE[before](x)) for largest, x in zip(LARGEST.values(), each, strict=True)]
 
-    def gradient(call: Callable[[Tensor], Tensor], given: Tensor) -> Tensor:
-        given = given.clone().requires_grad_()
-        call(given).float().square().mean().backward()
-        return given.grad
+    def gradients(call: Callable[..., list[Tensor]], given: Tensor) -> list[Tensor]:
+        each = [x.clone().requires_grad_() for x in given]
+        sum(result.float().square().mean() for result in call(*each)).backward()
+        return [x.grad for x in each]
 
-    got, expected = gradient(compiled(function), x), gradient(function, x.double())
-    assert got.isfinite().all()
-    apart = (got - expected).norm(dim=-1)
-    near = apart <= 0.1 * expected.norm(dim=-1) + 0.1 * expected.abs().max()
-    assert near.float().mean() > 0.9
+    found = zip(LARGEST, gradients(compiled(function), inputs), gradients(function, inputs.double()), strict=True)
+    for name, got, expected in found:
+        assert got.isfinite().all(), name
+        apart = (got - expected).norm(dim=-1)
+        near = apart <= 0.1 * expected.norm(dim=-1) + 0.1 * expected.abs().max()
+        assert near.float().mean() > 0.9, name
