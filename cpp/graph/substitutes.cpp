@@ -8,7 +8,8 @@
 namespace fourfold::graph {
 namespace {
 
-constexpr int64_t most_rows = 64;  // of a packed product
+// Of a packed product. A small matrix takes torch longer to prepare than to multiply.
+constexpr int64_t most_rows = 32, most_rows_of_small = 64, small = 1 << 16;
 
 Matrix as_matrix(const at::Tensor& tensor) {
   return {const_cast<void*>(tensor.const_data_ptr()), tensor.scalar_type(), {tensor.size(0), tensor.size(1)},
@@ -28,7 +29,7 @@ bool multiply_packed(torch::jit::Stack& stack, PackedWeights& own) {
   if (!is_readable_matrix(stack[first]) || !is_readable_matrix(stack[first + 1])) return false;
   const at::Tensor &a = stack[first].toTensor(), &b = stack[first + 1].toTensor();
   if (a.size(1) != b.size(0) || a.numel() == 0 || b.numel() == 0) return false;
-  if (a.size(0) > most_rows || !own.may_pack(b.numel())) return false;
+  if (a.size(0) > (b.numel() > small ? most_rows : most_rows_of_small) || !own.may_pack(b.numel())) return false;
   if (has_bias && (!equals_one(stack[3]) || !equals_one(stack[4]) || !is_readable(stack[0]))) return false;
   at::Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
   if (!own.multiply(as_matrix(a), as_matrix(b), has_bias ? &stack[0].toTensor() : nullptr, as_matrix(result))) return false;
