@@ -51,6 +51,15 @@ def results_of(function: Callable, arguments: tuple, parameters: tuple = ()) -> 
     )
 
 
+UNITS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
+
+
+def assert_near(got: Tensor, expected: Tensor) -> None:
+    """Sums in another order: relative to the largest element."""
+    unit = UNITS[expected.dtype]
+    torch.testing.assert_close(got, expected, rtol=unit, atol=unit * max(1.0, expected.abs().max().item()))
+
+
 def assert_same(got: list[object], expected: list[object], **tolerance: float) -> None:
     assert len(got) == len(expected)
     for mine, theirs in zip(got, expected, strict=True):

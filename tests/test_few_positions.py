@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import fourfold
 import seeds
-from compiled import compiled
+from compiled import assert_near, compiled
 from operator_events import events
 from saved_models import reloaded, rewritten
 
@@ -65,11 +65,6 @@ def is_possible(module: nn.Module, x: Tensor) -> bool:
         return False
 
 
-def assert_close(got: Tensor, expected: Tensor) -> None:
-    tolerance = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}[expected.dtype]
-    torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance * max(1.0, expected.abs().max().item()))
-
-
 def test_random_convolutions(tmp_path: Path) -> None:
     products = 0
     for seed in seeds.of_this_run(least=8):
@@ -82,9 +77,9 @@ def test_random_convolutions(tmp_path: Path) -> None:
             loaded = reloaded(module, (x,), tmp_path)
             for call in (loaded, compiled(module)):
                 got = call(x)
-                assert_close(got, expected)
+                assert_near(got, expected)
                 assert x.dim() == 3 or got.stride() == expected.stride()
-            assert_close(loaded(x), expected)
+            assert_near(loaded(x), expected)
             products += "aten::convolution" not in events(loaded, x)
     assert products > 0
 
@@ -102,7 +97,7 @@ def test_a_stream_runs_no_convolution(tmp_path: Path) -> None:
     with torch.no_grad():
         for call in (reloaded(model, (x,), tmp_path), compiled(model)):
             assert not {"aten::convolution", "aten::_convolution"} & set(events(call, x))
-            assert_close(call(x), model(x))
+            assert_near(call(x), model(x))
 
 
 def test_gradients_are_torchs() -> None:
@@ -111,7 +106,7 @@ def test_gradients_are_torchs() -> None:
     expected = torch.autograd.grad(model(x).square().sum(), (x, *model.parameters()))
     got = torch.autograd.grad(compiled(model)(x).square().sum(), (x, *model.parameters()))
     for mine, theirs in zip(got, expected, strict=True):
-        assert_close(mine, theirs)
+        assert_near(mine, theirs)
 
 
 def test_any_number_of_positions(tmp_path: Path) -> None:
@@ -121,7 +116,7 @@ def test_any_number_of_positions(tmp_path: Path) -> None:
     with torch.no_grad():
         for size in (1, 2, 31, 256, 257, 2000):
             x = torch.randn(1, 4, size)
-            assert_close(loaded(x), module(x))
+            assert_near(loaded(x), module(x))
     assert "aten::convolution" in events(loaded, torch.randn(1, 4, 2000))
 
 
@@ -159,17 +154,17 @@ def test_a_file_with_other_arguments_gets_torchs_answer(tmp_path: Path, argument
         with pytest.raises(RuntimeError):
             loaded(x)
     else:
-        assert_close(loaded(x), expected)
+        assert_near(loaded(x), expected)
 
 
 def test_modes_and_transforms_see_torchs_operators(tmp_path: Path) -> None:
     model, x = nn.Sequential(nn.Conv1d(2, 3, 3), nn.Flatten(), nn.Linear(12, 2)).eval(), torch.randn(1, 2, 6)
     loaded = reloaded(model, (x,), tmp_path)
     with torch.no_grad():
-        assert_close(torch.func.functionalize(loaded)(x), model(x))
+        assert_near(torch.func.functionalize(loaded)(x), model(x))
         with FlopCounterMode(display=False) as counter:
             loaded(x)
         assert counter.get_total_flops() == 2 * (4 * 3 * 2 * 3 + 12 * 2)
         with FakeTensorMode(allow_non_fake_inputs=True):
             assert loaded(x).shape == (1, 2)
-        assert_close(make_fx(loaded)(x)(x), model(x))
+        assert_near(make_fx(loaded)(x)(x), model(x))

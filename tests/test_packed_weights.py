@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import fourfold
+from compiled import assert_near
 from operator_events import events
 from saved_models import reloaded
 
@@ -30,11 +31,6 @@ class Layers(nn.Module):
         return self.convolution((self.linear(x) @ self.matrix).unsqueeze(-1)).squeeze(-1)
 
 
-def assert_close(got: Tensor, expected: Tensor) -> None:
-    tolerance = 1e-12 if expected.dtype == torch.float64 else 1e-5
-    torch.testing.assert_close(got, expected, rtol=tolerance, atol=tolerance * max(1.0, expected.abs().max().item()))
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_any_number_of_rows(tmp_path: Path, dtype: torch.dtype) -> None:
     model = Layers().to(dtype).eval()
@@ -42,7 +38,7 @@ def test_any_number_of_rows(tmp_path: Path, dtype: torch.dtype) -> None:
     with torch.no_grad():
         for rows in (1, 3, 1, 2, 5, 8, 17, 64, 65, 300, 4):
             x = torch.randn(rows, 24, dtype=dtype)
-            assert_close(loaded(x), model(x))
+            assert_near(loaded(x), model(x))
     called = set(events(loaded, torch.randn(3, 24, dtype=dtype)))
     assert not called & {"aten::mm", "aten::addmm", "aten::convolution", "aten::t"}
     assert "aten::mm" in events(loaded, torch.randn(300, 24, dtype=dtype))
@@ -73,13 +69,13 @@ def test_calls_read_what_is_written_to_a_weight(tmp_path: Path, name: str, chang
     loaded = reloaded(model, (x,), tmp_path)
     with torch.no_grad():
         for _ in range(2):
-            assert_close(loaded(x), model(x))
+            assert_near(loaded(x), model(x))
         weight = loaded.tensors[name]
         loaded(x)
         for _ in range(2):
             CHANGES[change](weight)
             model.get_parameter(name).mul_(2)
-            assert_close(loaded(x), model(x))
+            assert_near(loaded(x), model(x))
 
 
 def test_only_weights_that_are_asked_for_are_read_as_they_are(tmp_path: Path) -> None:
@@ -115,7 +111,7 @@ def test_a_model_that_changes_its_matrix(tmp_path: Path) -> None:
     with torch.no_grad():
         for _ in range(4):
             (got, fixed), (expected, own) = loaded(x), model(x)
-            assert_close(got, expected)
+            assert_near(got, expected)
             fixed.data.neg_()
             own.data.neg_()
 
@@ -139,11 +135,11 @@ def test_calls_read_what_is_written_to_a_returned_view(tmp_path: Path, result: i
     with torch.no_grad():
         for _ in range(3):
             got, expected = loaded(x), model(x)
-            assert_close(got[0], expected[0])
+            assert_near(got[0], expected[0])
             got[result].data.mul_(2)
             expected[result].data.mul_(2)
             got[3].t_()  # a result is the caller's own
-            assert_close(loaded(x)[3], model(x)[3])
+            assert_near(loaded(x)[3], model(x)[3])
 
 
 def test_large_matrices_are_packed_after_the_first_calls(tmp_path: Path) -> None:
@@ -152,7 +148,7 @@ def test_large_matrices_are_packed_after_the_first_calls(tmp_path: Path) -> None
     with torch.no_grad():
         results = [loaded(x) for _ in range(5)]
         for got in results:
-            assert_close(got, model(x))
+            assert_near(got, model(x))
     assert torch.equal(results[0], results[1]) and torch.equal(results[3], results[4])
     assert "aten::addmm" not in events(loaded, x)
 
@@ -161,9 +157,9 @@ def test_a_model_that_was_loaded_in_inference_mode(tmp_path: Path) -> None:
     model, x = Layers().eval(), torch.randn(2, 24)
     with torch.inference_mode():
         loaded = reloaded(model, (x,), tmp_path)
-        assert_close(loaded(x), model(x))
+        assert_near(loaded(x), model(x))
     assert "aten::mm" not in events(loaded, x)
-    assert_close(loaded(x), model(x).detach())
+    assert_near(loaded(x), model(x).detach())
 
 
 def test_threads_pack_once_each_need(tmp_path: Path) -> None:
@@ -186,7 +182,7 @@ def test_threads_pack_once_each_need(tmp_path: Path) -> None:
     with torch.no_grad():
         for x, got in zip(inputs, results, strict=True):
             assert got is not None
-            assert_close(got, model(x))
+            assert_near(got, model(x))
 
 
 def test_two_models_of_one_file_have_their_own_weights(tmp_path: Path) -> None:
@@ -195,5 +191,5 @@ def test_two_models_of_one_file_have_their_own_weights(tmp_path: Path) -> None:
     second = fourfold.load(tmp_path / "model.ff")
     first.tensors["matrix"].zero_()
     with torch.no_grad():
-        assert_close(second(x), model(x))
+        assert_near(second(x), model(x))
         assert not torch.equal(first(x), second(x))
