@@ -33,7 +33,14 @@ OURS = "fourfold"
 
 # README's rows: the text, and the file, work and rival of the target that has the number.
 XEON, EPYC = "docs/benchmarks/xeon_amx.json", "docs/benchmarks/recurrences/zen5.json"
+REAL = "docs/benchmarks/real/zen5.json"
 FIGURES = (
+    (
+        "Silero VAD, a frame of 32 ms, saved and loaded",
+        REAL,
+        "Silero VAD, a frame",
+        "the package's ONNX file, ONNX Runtime",
+    ),
     (
         "LLTM, 100 steps, batch 16, 128 units, trained",
         XEON,
@@ -47,7 +54,6 @@ FIGURES = (
         "RL rollout B8 T128, resets by done, forward+backward",
         "nn.LSTM called step by step",
     ),
-    ("MLP 64-128-10, batch 16, trained", XEON, "MLP 16x64-128-10, forward+backward", "nn.Sequential"),
     ("MLP 784-512-10, batch 256, trained", XEON, "MLP 256x784-512-10, forward+backward", "nn.Sequential"),
     ("softshrink of 64 elements, forward", XEON, "softshrink of 64 elements, forward, no grad", "F.softshrink"),
     (
