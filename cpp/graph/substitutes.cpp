@@ -9,7 +9,7 @@ namespace fourfold::graph {
 namespace {
 
 // Of a packed product. A small matrix takes torch longer to prepare than to multiply.
-constexpr int64_t most_rows = 32, most_rows_of_small = 64, small = 1 << 16;
+constexpr int64_t most_rows = 24, most_rows_of_small = 64, small = 1 << 15;
 
 Matrix as_matrix(const at::Tensor& tensor) {
   return {const_cast<void*>(tensor.const_data_ptr()), tensor.scalar_type(), {tensor.size(0), tensor.size(1)},
