@@ -25,7 +25,8 @@ def calling(operator: str, tensors: dict[str, Tensor], arguments: dict[str, Any]
         def forward(self, *given: Tensor) -> Tensor:
             return sum(each.sum() for each in given)
 
-    program = torch.export.export(Sum(), tuple(tensors.values()))
+    # torch.export takes one tensor for one argument.
+    program = torch.export.export(Sum(), tuple(each.clone() for each in tensors.values()))
     fourfold.save(program, folder / "sum.ff")
 
     def change(_: Any, inner: dict[str, Any]) -> None:
