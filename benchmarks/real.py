@@ -75,14 +75,16 @@ def tables(request: Request) -> Iterator[Report]:
         silero.save(str(path))
         model, onnx = silero.pretrained(), session("silero_vad.onnx")
         sound = speech(RATE, seconds=20)[: FRAMES * SAMPLES].view(FRAMES, 1, SAMPLES)
-        of_one: dict[str, Any] = {}
+        of_one: dict[str, list[float]] = {}
         for streams in STREAMS[:1] if request.quick else STREAMS:
             ways = frame_by_frame(model, path, onnx, sound.expand(-1, streams, -1))
             title = "Silero VAD, a frame" + (f" of {streams} streams" if streams > 1 else "")
-            yield report(title, ways, request, per=streams, against=of_one)
-            if streams == 1:
-                of_one = times_of(ways, request)
-        yield report(f"Silero VAD, {FRAMES} frames at once", at_once(model, sound, folder), request, per=FRAMES)
+            apart, times = differences(ways), times_of(ways, request)
+            of_one = of_one or times
+            yield report(title, apart, times, per=streams, of_one=of_one)
+        ways = at_once(model, sound, folder)
+        apart, times = differences(ways), times_of(ways, request)
+        yield report(f"Silero VAD, {FRAMES} frames at once", apart, times, per=FRAMES)
 
 
 def session(name: str) -> Any:
@@ -187,25 +189,31 @@ def times_of(ways: Mapping[str, Way], request: Request) -> dict[str, list[float]
     }
 
 
-def report(
-    title: str, ways: Mapping[str, Way], request: Request, per: int, against: Mapping[str, list[float]] | None = None
-) -> Report:
-    """per: the frames of a call. against: the times of one stream, which a batch is compared with too."""
+def differences(ways: Mapping[str, Way]) -> dict[str, float]:
+    """From plain PyTorch, in the first call."""
     first = {name: way() for name, way in ways.items()}
-    apart = {name: (each - first[PLAIN]).abs().max().item() for name, each in first.items()}
-    times = times_of(ways, request)
+    return {name: (each - first[PLAIN]).abs().max().item() for name, each in first.items()}
+
+
+def report(
+    title: str,
+    apart: Mapping[str, float],
+    times: Mapping[str, list[float]],
+    per: int,
+    of_one: Mapping[str, list[float]] | None = None,
+) -> Report:
+    """per: the frames of a call. of_one: the times of one stream; a batch's target is in frames of these."""
     medians = {name: summarise(each).median / per for name, each in times.items()}
     ratios = {name: median_ratio(times[ONNX], each) for name, each in times.items()}
-    cells = [(name, f"{1e6 * medians[name]:.1f}", f"{ratios[name]:.2f}×") for name in ways]
+    cells = [(name, f"{1e6 * medians[name]:.1f}", f"{ratios[name]:.2f}×") for name in times]
     aim = target(title)
-    rival = times[aim.against] if not against else against[aim.against]
-    scale = per if against else 1
-    reached = (median_ratio(rival, times[LOADED]) or 0) * scale
+    rival, frames = (times, 1) if of_one is None else (of_one, per)
+    reached = frames * (median_ratio(rival[aim.against], times[LOADED]) or 0)
     return Report(
         title=title,
         headings=("CPU time on one thread, 16 kHz", "µs a frame", "times ONNX Runtime"),
         cells=cells,
-        figures=[{"way": n, "seconds": medians[n], "of_onnx": ratios[n], "difference": apart[n]} for n in ways],
+        figures=[{"way": n, "seconds": medians[n], "of_onnx": ratios[n], "difference": apart[n]} for n in times],
         notes=[f"Largest difference from {PLAIN} in the first call: {max(apart.values()):.1g}"],
         outcomes=[Outcome(aim, title, reached)],
         wrong=max(apart.values()) > DIFFERENCE,

@@ -79,11 +79,12 @@ std::vector<c10::IValue> Stream::sorted(
     }
   }
   taken.insert(taken.end(), others.begin(), others.end());
-  for (const auto& [name, tensor] : own.tensors) taken.emplace_back(tensor);
   for (size_t k = 0; k < state.size(); ++k) {
     if (own.state[k].second < 0) continue;
     const at::Tensor& kept = results[static_cast<size_t>(own.state[k].second)].toTensor();
-    state[k] = is_among(kept, taken) ? kept.clone() : kept;
+    const auto is_in = [&](const auto& named) { return named.second.is_alias_of(kept); };
+    const bool is_shared = is_among(kept, taken) || std::any_of(own.tensors.begin(), own.tensors.end(), is_in);
+    state[k] = is_shared ? kept.clone() : kept;
     taken.emplace_back(state[k]);
   }
   state_ = std::move(state);
