@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 import fourfold
-from benchmarks.real import example
-from benchmarks.speech import WORDS, speech
+from benchmarks.published.case import example
+from benchmarks.published.speech import WORDS, speech
 from machine import missing
 
 MODELS = Path(__file__).parent.parent / "examples/models"
