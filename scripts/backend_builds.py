@@ -16,7 +16,7 @@ import backend_tools as tools
 import compiled_code
 import library_symbols
 from backend_report import IN_REGISTERS, Refused, Report
-from backend_tools import ROOT, WORK, output, run
+from backend_tools import ROOT, WORK, build_folder, output, run
 
 BIN = Path(sys.executable).parent
 TORCH = Path(torch.__file__).parent
@@ -44,7 +44,7 @@ UNOPTIMIZED = (
 
 def configure(name: str, *options: str, **environment: str) -> Path:
     """A configured build folder. The CPU kernels are built for one level only; other tests cover the rest."""
-    folder = WORK / name
+    folder = build_folder(name)
     folder.mkdir(parents=True, exist_ok=True)
     command = (BIN / "cmake", "-S", ROOT, "-B", folder, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={BIN / 'ninja'}")
     command += (f"-DPython_EXECUTABLE={sys.executable}", "-DFOURFOLD_CPU_LEVELS=OFF", *options)
@@ -117,7 +117,7 @@ def cuda(report: Report) -> None:
 
 def cuda_objects(report: Report) -> dict[str, Path]:
     """The object file of each operator, in the build of cuda()."""
-    objects = WORK / "cuda" / "cuda" / "CMakeFiles" / "fourfold_cuda.dir"
+    objects = build_folder("cuda") / "cuda" / "CMakeFiles" / "fourfold_cuda.dir"
     return {name: objects / f"{name}.cu.o" for name in report.operators}
 
 

@@ -23,6 +23,12 @@ from backend_report import Refused
 ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / "build" / "check-backends"
 
+
+def build_folder(name: str) -> Path:
+    """As deep as the folders of the library and of wheels: ccache, which sees relative paths, then knows their objects."""
+    return ROOT / "build" / f"check-{name}"
+
+
 # Debian's ROCm packages are old; with this clang they compile torch's headers.
 APT_PACKAGES = {
     "clang++-19": "clang-19",

@@ -14,7 +14,7 @@ from pathlib import Path
 import backend_tools as tools
 from backend_builds import BIN, UNOPTIMIZED, configure
 from backend_report import Refused, Report
-from backend_tools import ROOT, WORK, run
+from backend_tools import ROOT, WORK, build_folder, run
 
 OPTIONS = ("-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror")
 
@@ -50,7 +50,7 @@ def build(torch: Path) -> tuple[Path, str]:
     )
     # The environment's compiler settings are for this machine.
     folder = configure(
-        "windows-build", *options, CXX="", CXXFLAGS="-Werror", LDFLAGS="", CMAKE_CXX_COMPILER_LAUNCHER=""
+        "windows", *options, CXX="", CXXFLAGS="-Werror", LDFLAGS="", CMAKE_CXX_COMPILER_LAUNCHER=""
     )
     library = folder / "cpp" / "libfourfold.dll"
     log = folder / "build.log"
@@ -69,7 +69,7 @@ def not_built(log: str) -> str:
 
 
 def compile_program(name: str, *options: object) -> Path:
-    program = WORK / "windows-build" / Path(name).with_suffix(".exe")
+    program = build_folder("windows") / Path(name).with_suffix(".exe")
     log = program.with_suffix(".log")
     source = ROOT / "tests" / "cpp" / name
     if run(*tools.windows_compiler(), *OPTIONS, source, *options, "-o", program, log=log).returncode:

@@ -116,7 +116,7 @@ def compile_into(folder: Path, library: Path, sanitizer: str, jobs: int | None) 
         # Translated sources have the same name in each folder, and so one object in ccache.
         name = source.relative_to(folder) if source.is_relative_to(folder) else source
         command = (*launcher(), "g++", *common, *options, "-x", "c++", "-c", name, "-o", target)
-        run(*command, cwd=folder, CCACHE_NOHASHDIR="true")
+        run(*command, cwd=folder, CCACHE_NOHASHDIR="true", CCACHE_BASEDIR=str(ROOT / "build"))
         return target
 
     with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:

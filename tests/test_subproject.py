@@ -35,7 +35,8 @@ def configure(build: Path, *options: object) -> str:
 
 
 def test_both_ways_build_the_same(tmp_path: Path) -> None:
-    cmake, build = tool("cmake", "cmake"), tmp_path / "build"
+    cmake, build = tool("cmake", "cmake"), ROOT / "build" / "subproject"  # as deep as the library's, for ccache
+    shutil.rmtree(build, ignore_errors=True)
     launcher = shutil.which("ccache") or ""
     said = configure(
         build, f"-DCMAKE_CXX_COMPILER_LAUNCHER={launcher}", f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}"

@@ -8,116 +8,13 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <utility>
+#include <vector>
 
-#include "values.h"
+#include "convolution.h"
 
 namespace fourfold::graph {
 namespace {
-
-constexpr size_t most_dims = 3;  // of a window
-// Of strides, padding and the like, of images, and of channels: products of some of them don't overflow.
-constexpr int64_t largest = 1 << 20, largest_image = int64_t{1} << 32, most_channels = 1 << 20;
-
-// From here on torch's kernels are as fast: positions in all (of x, for transposed convolutions), for weights that are
-// packed, that are not, and that several products of few channels each share.
-constexpr int64_t most_packed = 256, most_unpacked = 32, most_in_groups = 8;
-constexpr int64_t most_groups = 8;
-constexpr int64_t most_gathered = 1024;     // elements for each output channel
-constexpr int64_t most_depthwise = 1 << 16;  // multiply-adds, which are not vectorised
-
-struct Sizes {
-  int64_t at[most_dims] = {1, 1, 1};
-
-  int64_t product() const { return at[0] * at[1] * at[2]; }
-};
-
-// The arguments of aten::convolution. Windows of one and two dimensions get leading dimensions of one element.
-struct Convolution {
-  at::Tensor x, weight, bias;
-  Sizes stride, dilation, padding{{0, 0, 0}}, output_padding{{0, 0, 0}};
-  bool is_transposed = false;
-  int64_t groups = 1;
-  size_t dims = 0;
-  bool is_last = false;  // channels-last, as the result
-
-  Sizes image, kernel, positions;  // sizes of x, of the window, and of the result
-  int64_t batch = 0, channels = 0, outputs = 0;
-};
-
-// One number may stand for all dimensions. Numbers of dimensions that the window doesn't have keep their value.
-bool read_sizes(const c10::IValue& given, size_t dims, Sizes& sizes) {
-  const auto numbers = given.toIntVector();
-  if (numbers.size() != dims && numbers.size() != 1) return false;
-  for (size_t d = 0; d < dims; ++d) {
-    const int64_t number = numbers[numbers.size() == 1 ? 0 : d];
-    if (number < 0 || number > largest) return false;
-    sizes.at[most_dims - dims + d] = number;
-  }
-  return true;
-}
-
-Sizes last_sizes(const at::Tensor& tensor, size_t dims) {
-  Sizes sizes;
-  for (size_t d = 0; d < dims; ++d) sizes.at[most_dims - dims + d] = tensor.size(static_cast<int64_t>(d) + 2);
-  return sizes;
-}
-
-bool is_readable_as(const at::Tensor& tensor, const at::Tensor& like) {
-  return is_plain_tensor(tensor) && tensor.scalar_type() == like.scalar_type() && tensor.is_cpu();
-}
-
-bool is_depthwise(const Convolution& of) { return !of.is_transposed && of.groups > 1 && of.weight.size(1) == 1; }
-
-// Leaves all errors to torch's operator: false for arguments that it may reject.
-bool read(const torch::jit::Stack& stack, Convolution& made) {
-  if (!stack[0].isTensor() || !stack[1].isTensor()) return false;
-  made.x = stack[0].toTensor();
-  made.weight = stack[1].toTensor();
-  if (stack[2].isTensor()) made.bias = stack[2].toTensor();
-  const at::Tensor &x = made.x, &weight = made.weight, &bias = made.bias;
-  if (!x.defined() || !weight.defined() || x.dim() != weight.dim() || x.dim() < 3 || x.dim() > 5) return false;
-  if (x.scalar_type() != at::kFloat && x.scalar_type() != at::kDouble) return false;
-  if (!is_readable_as(x, x) || !is_readable_as(weight, x) || !weight.is_contiguous()) return false;
-  made.dims = static_cast<size_t>(x.dim()) - 2;
-  made.is_transposed = stack[6].toBool();
-  // torch's result is channels-last if x is. Of one dimension it depends on the processor and on sizes.
-  made.is_last = made.dims == 2 && x.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
-  const auto is_last_3d = [&](const at::Tensor& each) { return each.suggest_memory_format() == at::MemoryFormat::ChannelsLast3d; };
-  if (made.dims == 3 && (is_last_3d(x) || is_last_3d(weight))) return false;
-  const bool has_last_weight = made.dims == 2 && weight.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
-  if (has_last_weight || (made.is_last && made.is_transposed)) return false;
-  made.groups = stack[8].toInt();
-  const size_t dims = made.dims;
-  if (!read_sizes(stack[3], dims, made.stride) || !read_sizes(stack[4], dims, made.padding)) return false;
-  if (!read_sizes(stack[5], dims, made.dilation) || !read_sizes(stack[7], dims, made.output_padding)) return false;
-  made.batch = x.size(0);
-  made.channels = x.size(1);
-  made.image = last_sizes(x, dims);
-  made.kernel = last_sizes(weight, dims);
-  if (made.groups < 1 || made.channels % made.groups != 0 || x.numel() == 0 || weight.numel() == 0) return false;
-  if (made.batch > most_packed || made.channels > most_channels || weight.numel() > largest_image) return false;
-  const int64_t own = weight.size(0), other = weight.size(1);
-  const bool fits = made.is_transposed ? own == made.channels : own % made.groups == 0 && other * made.groups == made.channels;
-  if (!fits) return false;
-  made.outputs = made.is_transposed ? other * made.groups : own;
-  const auto is_bias = [&] { return bias.dim() == 1 && bias.size(0) == made.outputs && bias.is_contiguous(); };
-  if (bias.defined() && (!is_readable_as(bias, x) || !is_bias())) return false;
-  for (size_t d = 0; d < most_dims; ++d) {
-    const int64_t stride = made.stride.at[d], dilation = made.dilation.at[d], padding = made.padding.at[d];
-    if (stride < 1 || dilation < 1 || made.image.at[d] > largest_image) return false;
-    const int64_t window = dilation * (made.kernel.at[d] - 1) + 1, around = 2 * padding, more = made.output_padding.at[d];
-    if (made.is_transposed) {
-      if (more >= stride && more >= dilation) return false;
-      made.positions.at[d] = (made.image.at[d] - 1) * stride - around + window + more;
-    } else {
-      if (made.image.at[d] + around < window) return false;
-      made.positions.at[d] = (made.image.at[d] + around - window) / stride + 1;
-    }
-    if (made.positions.at[d] < 1 || made.positions.at[d] > largest_image) return false;
-    if ((made.is_transposed ? made.image : made.positions).at[d] > most_packed) return false;
-  }
-  return true;
-}
 
 // Calls f(index) for each index below the sizes, in order.
 template <typename F>
@@ -199,12 +96,6 @@ void visit_dtype(const at::Tensor& tensor, const F& f) {
   }
 }
 
-c10::SmallVector<int64_t, 5> result_sizes(const Convolution& of) {
-  c10::SmallVector<int64_t, 5> sizes{of.batch, of.outputs};
-  for (size_t d = most_dims - of.dims; d < most_dims; ++d) sizes.push_back(of.positions.at[d]);
-  return sizes;
-}
-
 // out = a b, or bias + a b, by torch.
 void multiply(const Matrix& a, const Matrix& b, const at::Tensor* bias, const Matrix& out) {
   const auto tensor = [](const Matrix& matrix) {
@@ -257,22 +148,85 @@ void multiply_depthwise(const Convolution& of, const T* rows, int64_t count, T* 
   }
 }
 
+constexpr int64_t most_prepared = 1 << 20;  // elements
+
+}  // namespace
+
+// Elements of the rows that lie in x one after the other.
+struct Run {
+  int32_t to, from, count;
+};
+
+// Memory for the rows, which later calls use again.
 template <typename T>
-void convolve(const Convolution& of, T* result, PackedWeights* own) {
-  const int64_t positions = of.positions.product(), count = of.batch * positions, places = of.kernel.product();
-  const std::unique_ptr<T[]> rows(new T[static_cast<size_t>(count * of.channels * places)]);
-  const bool is_turned = positions > 1 && !of.is_last;
-  const std::unique_ptr<T[]> turned(is_turned ? new T[static_cast<size_t>(count * of.outputs)] : nullptr);
-  T* const to = is_turned ? turned.get() : result;
-  gather(of, rows.get());
-  if (is_depthwise(of)) {
-    multiply_depthwise(of, rows.get(), count, to);
-  } else {
-    const int64_t depth = of.weight.size(1) * places;
-    const Weights<T> weights{static_cast<T*>(const_cast<void*>(of.weight.const_data_ptr())), depth, of.outputs / of.groups, 1, depth};
-    multiply_groups(of, rows.get(), count, weights, of.bias.defined() ? &of.bias : nullptr, to, own);
+class Rows {
+ public:
+  explicit Rows(const Convolution& of)
+      : count_(of.batch * of.positions.product()),
+        elements_(count_ * of.channels * of.kernel.product()),
+        is_turned_(count_ > of.batch && !of.is_last) {}
+
+  bool is_turned() const { return is_turned_; }
+  int64_t count() const { return count_; }
+  T* turned(const Convolution& of) { return memory_of(turned_, count_ * of.outputs); }
+
+  // Where elements come from follows from the layouts: finds it once.
+  void prepare(const Convolution& of) {
+    Convolution places = of;
+    int64_t extent = 1;
+    for (int64_t d = 0; d < of.x.dim(); ++d) extent += (of.x.size(d) - 1) * of.x.stride(d);
+    if (extent > most_prepared || elements_ > most_prepared) return;
+    places.x = at::arange(1, extent + 1, at::kInt).as_strided(of.x.sizes(), of.x.strides());
+    std::vector<int32_t> found(static_cast<size_t>(elements_));
+    fourfold::graph::gather(places, found.data());
+    for (int32_t k = 0; k < static_cast<int32_t>(elements_); ++k) {
+      const int32_t from = found[static_cast<size_t>(k)] - 1;
+      if (from < 0) continue;
+      const bool goes_on = !runs_.empty() && k == runs_.back().to + runs_.back().count && from == runs_.back().from + runs_.back().count;
+      goes_on ? static_cast<void>(++runs_.back().count) : runs_.push_back({k, from, 1});
+    }
+    std::fill_n(memory_of(rows_, elements_), elements_, T(0));
   }
-  if (is_turned) turn(to, of.batch, positions, of.outputs, result);
+
+  const T* gather(const Convolution& of) {
+    const auto* const x = static_cast<const T*>(of.x.const_data_ptr());
+    if (runs_.size() == 1 && runs_[0].count == elements_) return x + runs_[0].from;
+    T* const rows = memory_of(rows_, elements_);
+    if (runs_.empty()) {
+      fourfold::graph::gather(of, rows);
+    } else {
+      for (const Run& run : runs_) std::copy_n(x + run.from, run.count, rows + run.to);
+    }
+    return rows;
+  }
+
+ private:
+  static T* memory_of(std::unique_ptr<T[]>& memory, int64_t elements) {
+    if (memory == nullptr) memory.reset(new T[static_cast<size_t>(elements)]);
+    return memory.get();
+  }
+
+  int64_t count_, elements_;
+  bool is_turned_;
+  std::unique_ptr<T[]> rows_, turned_;
+  std::vector<Run> runs_;
+};
+
+namespace {
+
+template <typename T>
+void convolve(const Convolution& of, T* result, PackedWeights* own, Rows<T>& rows) {
+  const int64_t positions = of.positions.product();
+  T* const to = rows.is_turned() ? rows.turned(of) : result;
+  const T* const gathered = rows.gather(of);
+  if (of.is_depthwise()) {
+    multiply_depthwise(of, gathered, rows.count(), to);
+  } else {
+    const int64_t depth = of.weight.size(1) * of.kernel.product();
+    const Weights<T> weights{static_cast<T*>(const_cast<void*>(of.weight.const_data_ptr())), depth, of.outputs / of.groups, 1, depth};
+    multiply_groups(of, const_cast<T*>(gathered), rows.count(), weights, of.bias.defined() ? &of.bias : nullptr, to, own);
+  }
+  if (rows.is_turned()) turn(to, of.batch, positions, of.outputs, result);
 }
 
 // Adds what each element of x contributes, rows (batch, image, outputs, *kernel), to the result.
@@ -326,30 +280,63 @@ void convolve_transposed(const Convolution& of, T* result, PackedWeights* own) {
   scatter(of, product.get(), result);
 }
 
-// Whether it is faster than torch's kernel.
-bool suits(const Convolution& of, bool is_packed) {
-  const int64_t rows = of.batch * (of.is_transposed ? of.image : of.positions).product(), places = of.kernel.product();
-  if (is_depthwise(of)) return rows <= most_unpacked && rows * of.outputs * places <= most_depthwise;
-  if (of.groups > most_groups || rows > (of.groups > 1 ? most_in_groups : is_packed ? most_packed : most_unpacked)) return false;
-  return of.is_transposed || rows * of.channels * places <= most_gathered * of.outputs;
+bool read(const torch::jit::Stack& stack, const PackedWeights* own, Convolution& given) {
+  if (!read_convolution(stack, given)) return false;
+  const bool is_packed = own != nullptr && given.groups == 1 && own->may_pack(given.weight.numel());
+  return has_few_positions(given, is_packed);
+}
+
+at::Tensor new_result(const Convolution& of) {
+  const auto format = of.is_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+  return at::empty(of.result_sizes(), of.x.options(), format);
 }
 
 }  // namespace
 
 bool convolve_few_positions(torch::jit::Stack& stack, PackedWeights* own) {
   Convolution given;
-  if (!read(stack, given)) return false;
-  const bool is_packed = own != nullptr && given.groups == 1 && own->may_pack(given.weight.numel());
-  if (!suits(given, is_packed)) return false;
-  const auto format = given.is_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
-  at::Tensor result = at::empty(result_sizes(given), given.x.options(), format);
+  if (!read(stack, own, given)) return false;
+  at::Tensor result = new_result(given);
   visit_dtype(given.x, [&](auto zero) {
-    auto* const to = static_cast<decltype(zero)*>(result.mutable_data_ptr());
-    given.is_transposed ? convolve_transposed(given, to, own) : convolve(given, to, own);
+    using T = decltype(zero);
+    auto* const to = static_cast<T*>(result.mutable_data_ptr());
+    Rows<T> rows(given);
+    given.is_transposed ? convolve_transposed(given, to, own) : convolve(given, to, own, rows);
   });
   stack.clear();
   stack.emplace_back(std::move(result));
   return true;
+}
+
+struct FewPositions::Made {
+  Convolution of;
+  PackedWeights* own;
+  Rows<float> floats;
+  Rows<double> doubles;
+};
+
+FewPositions::FewPositions(std::unique_ptr<Made> made) : made_(std::move(made)) {}
+FewPositions::~FewPositions() = default;
+
+std::unique_ptr<FewPositions> FewPositions::of(const torch::jit::Stack& stack, PackedWeights* own) {
+  Convolution given;
+  if (!read(stack, own, given)) return nullptr;
+  auto made = std::make_unique<Made>(Made{given, own, Rows<float>(given), Rows<double>(given)});
+  const bool is_float = given.x.scalar_type() == at::kFloat;
+  if (!given.is_transposed) is_float ? made->floats.prepare(given) : made->doubles.prepare(given);
+  for (at::Tensor* const each : {&made->of.x, &made->of.weight, &made->of.bias}) each->reset();
+  return std::unique_ptr<FewPositions>(new FewPositions(std::move(made)));
+}
+
+void FewPositions::run(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& result) {
+  Convolution& of = made_->of;
+  of.x = x, of.weight = weight, of.bias = bias;
+  const auto run = [&](auto* to, auto& rows) {
+    of.is_transposed ? convolve_transposed(of, to, made_->own) : convolve(of, to, made_->own, rows);
+  };
+  x.scalar_type() == at::kFloat ? run(result.mutable_data_ptr<float>(), made_->floats)
+                                : run(result.mutable_data_ptr<double>(), made_->doubles);
+  for (at::Tensor* const each : {&of.x, &of.weight, &of.bias}) each->reset();
 }
 
 }  // namespace fourfold::graph

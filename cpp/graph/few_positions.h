@@ -2,7 +2,10 @@
 // because they prepare each call and copy the weights into their own layout.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/stack.h>
+
+#include <memory>
 
 #include "packed_weights.h"
 
@@ -12,5 +15,23 @@ namespace fourfold::graph {
 // as rows, times the weights. own: packs them, unless null. Returns false and does nothing for many positions, for other
 // dtypes than float32 and float64, for tensors without memory of their own, and for arguments that torch may reject.
 bool convolve_few_positions(torch::jit::Stack& stack, PackedWeights* own);
+
+// Such a convolution of tensors that lie in the same way in each call. One call at a time.
+class FewPositions {
+ public:
+  // stack: the arguments of a call. Null where convolve_few_positions() returns false. own must outlive it.
+  static std::unique_ptr<FewPositions> of(const torch::jit::Stack& stack, PackedWeights* own);
+  ~FewPositions();
+
+  // bias: undefined if there is none. result: memory with the layout of that call's.
+  void run(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& result);
+
+ private:
+  struct Made;
+
+  explicit FewPositions(std::unique_ptr<Made> made);
+
+  std::unique_ptr<Made> made_;
+};
 
 }  // namespace fourfold::graph

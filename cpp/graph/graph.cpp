@@ -103,7 +103,9 @@ Values CompiledGraph::run(Values inputs, bool records) const {
   for (const InputLayout& layout : layouts) {
     if (inputs[layout.index].isTensor()) inputs[layout.index] = layout.of(inputs[layout.index].toTensor());
   }
-  return has_plan() ? run_plan(std::move(inputs), records) : function(std::move(inputs));
+  if (!has_plan()) return function(std::move(inputs));
+  if (std::optional<Values> results = steady_->run(*this, inputs, records)) return *std::move(results);
+  return run_plan(std::move(inputs), records);
 }
 
 Values CompiledGraph::run_plan(Values values, bool records) const {

@@ -13,6 +13,7 @@
 #include "number_step.h"
 #include "operator_step.h"
 #include "program.h"
+#include "steady.h"
 #include "values.h"
 
 namespace fourfold::graph {
@@ -107,10 +108,13 @@ struct CompiledGraph {
   Values record(Values inputs, std::vector<size_t>& firsts) const;
   // The outputs among a plan's values.
   Values results_of(const Values& values) const;
+  // Appends the results of one step.
+  void run_step(const GraphStep& step, Values& values, bool records) const;
 
  private:
   Values run_plan(Values values, bool records) const;
-  void run_step(const GraphStep& step, Values& values, bool records) const;
+
+  std::shared_ptr<SteadyCalls> steady_ = std::make_shared<SteadyCalls>();
 };
 
 }  // namespace fourfold::graph

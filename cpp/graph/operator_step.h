@@ -36,6 +36,11 @@ using Substitute = bool (*)(torch::jit::Stack& stack, PackedWeights* own);
 // Null if there is none.
 Substitute substitute_of(const c10::OperatorHandle& operation);
 
+// Whether the arguments of mm or addmm suit a packed product.
+bool is_packed_product(const torch::jit::Stack& stack, const PackedWeights& own);
+// Computes such a product into a tensor; false, without doing anything, if the matrix is not packed.
+bool multiply_into(const torch::jit::Stack& stack, PackedWeights& own, const at::Tensor& result);
+
 struct OperatorStep {
   c10::OperatorHandle handle;
   std::vector<OperatorArgument> arguments;  // all of the schema's arguments

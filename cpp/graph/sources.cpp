@@ -1,5 +1,6 @@
 // All sources of this directory in one translation unit, because torch's headers take longer to compile than the
 // sources. It is compiled for each torch version: `_torch_<version>` and C++ programs include model/sources.cpp.
+#include "convolution.cpp"
 #include "few_positions.cpp"
 #include "graph.cpp"
 #include "loop_nest.cpp"
@@ -13,5 +14,7 @@
 #include "outputs.cpp"
 #include "packed_weights.cpp"
 #include "program.cpp"
+#include "steady.cpp"
+#include "steady_plan.cpp"
 #include "substitutes.cpp"
 #include "wide_product.cpp"

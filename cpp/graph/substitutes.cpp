@@ -24,15 +24,11 @@ bool is_readable_matrix(const c10::IValue& value) { return is_readable(value) &&
 
 // mm and addmm with a matrix of the model's own.
 bool multiply_packed(torch::jit::Stack& stack, PackedWeights& own) {
-  const bool has_bias = stack.size() == 5;
-  const size_t first = has_bias ? 1 : 0;
-  if (!is_readable_matrix(stack[first]) || !is_readable_matrix(stack[first + 1])) return false;
-  const at::Tensor &a = stack[first].toTensor(), &b = stack[first + 1].toTensor();
-  if (a.size(1) != b.size(0) || a.numel() == 0 || b.numel() == 0) return false;
-  if (a.size(0) > (b.numel() > small ? most_rows : most_rows_of_small) || !own.may_pack(b.numel())) return false;
-  if (has_bias && (!equals_one(stack[3]) || !equals_one(stack[4]) || !is_readable(stack[0]))) return false;
-  at::Tensor result = at::empty({a.size(0), b.size(1)}, a.options());
-  if (!own.multiply(as_matrix(a), as_matrix(b), has_bias ? &stack[0].toTensor() : nullptr, as_matrix(result))) return false;
+  if (!is_packed_product(stack, own)) return false;
+  const size_t first = stack.size() == 5 ? 1 : 0;
+  const at::Tensor& a = stack[first].toTensor();
+  at::Tensor result = at::empty({a.size(0), stack[first + 1].toTensor().size(1)}, a.options());
+  if (!multiply_into(stack, own, result)) return false;
   stack.clear();
   stack.emplace_back(std::move(result));
   return true;
@@ -43,6 +39,23 @@ bool multiply(torch::jit::Stack& stack, PackedWeights* own) {
 }
 
 }  // namespace
+
+bool is_packed_product(const torch::jit::Stack& stack, const PackedWeights& own) {
+  const bool has_bias = stack.size() == 5;
+  const size_t first = has_bias ? 1 : 0;
+  if (!is_readable_matrix(stack[first]) || !is_readable_matrix(stack[first + 1])) return false;
+  const at::Tensor &a = stack[first].toTensor(), &b = stack[first + 1].toTensor();
+  if (a.size(1) != b.size(0) || a.numel() == 0 || b.numel() == 0) return false;
+  if (a.size(0) > (b.numel() > small ? most_rows : most_rows_of_small) || !own.may_pack(b.numel())) return false;
+  return !has_bias || (equals_one(stack[3]) && equals_one(stack[4]) && is_readable(stack[0]));
+}
+
+bool multiply_into(const torch::jit::Stack& stack, PackedWeights& own, const at::Tensor& result) {
+  const bool has_bias = stack.size() == 5;
+  const size_t first = has_bias ? 1 : 0;
+  const Matrix a = as_matrix(stack[first].toTensor()), b = as_matrix(stack[first + 1].toTensor());
+  return own.multiply(a, b, has_bias ? &stack[0].toTensor() : nullptr, as_matrix(result));
+}
 
 Substitute substitute_of(const c10::OperatorHandle& operation) {
   const c10::OperatorName& name = operation.operator_name();

@@ -1,0 +1,42 @@
+// The arguments of aten::convolution, checked.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+#include <c10/util/SmallVector.h>
+
+#include <cstdint>
+
+namespace fourfold::graph {
+
+constexpr size_t most_dims = 3;  // of a window
+
+struct Sizes {
+  int64_t at[most_dims] = {1, 1, 1};
+
+  int64_t product() const { return at[0] * at[1] * at[2]; }
+};
+
+// The arguments of aten::convolution. Windows of one and two dimensions get leading dimensions of one element.
+struct Convolution {
+  at::Tensor x, weight, bias;
+  Sizes stride, dilation, padding{{0, 0, 0}}, output_padding{{0, 0, 0}};
+  bool is_transposed = false;
+  int64_t groups = 1;
+  size_t dims = 0;
+  bool is_last = false;  // channels-last, as the result
+
+  Sizes image, kernel, positions;  // sizes of x, of the window, and of the result
+  int64_t batch = 0, channels = 0, outputs = 0;
+
+  bool is_depthwise() const { return !is_transposed && groups > 1 && weight.size(1) == 1; }
+  c10::SmallVector<int64_t, 5> result_sizes() const;
+};
+
+// False for arguments that torch's operator may reject, and for layouts that few_positions.cpp doesn't read.
+bool read_convolution(const torch::jit::Stack& stack, Convolution& made);
+
+// Whether a product of few rows is faster than torch's kernel. is_packed: its matrix.
+bool has_few_positions(const Convolution& of, bool is_packed);
+
+}  // namespace fourfold::graph
