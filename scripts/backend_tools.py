@@ -25,7 +25,7 @@ WORK = ROOT / "build" / "check-backends"
 
 
 def build_folder(name: str) -> Path:
-    """As deep as the folders of the library and of wheels: ccache, which sees relative paths, then knows their objects."""
+    """As deep as the folders of the library and of wheels: ccache sees relative paths, and so knows their objects."""
     return ROOT / "build" / f"check-{name}"
 
 

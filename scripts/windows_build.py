@@ -49,9 +49,7 @@ def build(torch: Path) -> tuple[Path, str]:
         f"-DTorch_ROOT={torch}",
     )
     # The environment's compiler settings are for this machine.
-    folder = configure(
-        "windows", *options, CXX="", CXXFLAGS="-Werror", LDFLAGS="", CMAKE_CXX_COMPILER_LAUNCHER=""
-    )
+    folder = configure("windows", *options, CXX="", CXXFLAGS="-Werror", LDFLAGS="", CMAKE_CXX_COMPILER_LAUNCHER="")
     library = folder / "cpp" / "libfourfold.dll"
     log = folder / "build.log"
     done = run(BIN / "ninja", "-C", folder, "-k", "0", "fourfold", log=log)

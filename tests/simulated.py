@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+# Sources that are generated into different folders have one object in ccache.
+SHARED_OBJECTS = {"CCACHE_NOHASHDIR": "true", "CCACHE_BASEDIR": str(ROOT / "build")}
 SIMULATORS = ROOT / "tests" / "simulators"
 BUILD = ROOT / "build" / "simulated"
 FULL = os.environ.get("FOURFOLD_PROGRAMS", "") == "full"  # compile and run everything, not a part
@@ -116,7 +118,7 @@ def compile_into(folder: Path, library: Path, sanitizer: str, jobs: int | None) 
         # Translated sources have the same name in each folder, and so one object in ccache.
         name = source.relative_to(folder) if source.is_relative_to(folder) else source
         command = (*launcher(), "g++", *common, *options, "-x", "c++", "-c", name, "-o", target)
-        run(*command, cwd=folder, CCACHE_NOHASHDIR="true", CCACHE_BASEDIR=str(ROOT / "build"))
+        run(*command, cwd=folder, **SHARED_OBJECTS)
         return target
 
     with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:

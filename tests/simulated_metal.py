@@ -106,7 +106,7 @@ def compile_into(folder: Path, library: Path, sanitizer: str, metal: Path, jobs:
         target = folder / f"{source.parent.name}_{source.stem}.o"
         # Generated sources have the same name in each folder, and so one object in ccache.
         name = source.relative_to(folder) if source.is_relative_to(folder) else source
-        run(*simulated.launcher(), *commands[source], "-c", name, "-o", target, cwd=folder, CCACHE_NOHASHDIR="true", CCACHE_BASEDIR=str(ROOT / "build"))
+        run(*simulated.launcher(), *commands[source], "-c", name, "-o", target, cwd=folder, **simulated.SHARED_OBJECTS)
         return target
 
     with ThreadPoolExecutor(jobs or os.cpu_count()) as pool:

@@ -11,7 +11,18 @@ from torch import Tensor, nn
 
 import fourfold
 from benchmarks.published.case import (
-    LOADED, ONNX, SCRIPT, Case, Way, example, exported, over, package_file, session, ways_of, with_state
+    LOADED,
+    ONNX,
+    SCRIPT,
+    Case,
+    Way,
+    example,
+    exported,
+    over,
+    package_file,
+    session,
+    ways_of,
+    with_state,
 )  # fmt: skip
 from benchmarks.published.speech import speech
 
@@ -43,10 +54,8 @@ def cases(folder: Path, quick: bool) -> Iterator[Case]:
     title = "Silero VAD, a frame"
     for streams in STREAMS[:1] if quick else STREAMS:
         ways = frame_by_frame(model, path, sound.expand(-1, streams, -1))
-        if streams == 1:
-            yield Case(title, ways, ONNX)
-        else:
-            yield Case(f"{title} of {streams} streams", ways, ONNX, per=streams, batch_of=title)
+        words = f"{title} of {streams} streams" if streams > 1 else title
+        yield Case(words, ways, ONNX, per=streams, batch_of=title if streams == 64 else "")
     yield Case(f"Silero VAD, {FRAMES} frames at once", at_once(model, sound, folder), ONNX, per=FRAMES)
 
 

@@ -29,8 +29,30 @@ struct Convolution {
   Sizes image, kernel, positions;  // sizes of x, of the window, and of the result
   int64_t batch = 0, channels = 0, outputs = 0;
 
-  bool is_depthwise() const { return !is_transposed && groups > 1 && weight.size(1) == 1; }
+  bool is_depthwise() const { return groups > 1 && groups == channels; }
   c10::SmallVector<int64_t, 5> result_sizes() const;
+};
+
+// Calls f(index) for each index below the sizes, in order.
+template <typename F>
+void for_each_place(const Sizes& sizes, const F& f) {
+  for (int64_t i = 0; i < sizes.at[0]; ++i) {
+    for (int64_t j = 0; j < sizes.at[1]; ++j) {
+      for (int64_t k = 0; k < sizes.at[2]; ++k) f(Sizes{{i, j, k}});
+    }
+  }
+}
+
+// A tensor's strides behind batch and channels.
+inline Sizes last_strides(const at::Tensor& tensor, size_t dims) {
+  Sizes strides{{0, 0, 0}};
+  for (size_t d = 0; d < dims; ++d) strides.at[most_dims - dims + d] = tensor.stride(static_cast<int64_t>(d) + 2);
+  return strides;
+}
+
+// A range of places.
+struct Places {
+  int64_t begin, end;
 };
 
 // False for arguments that torch's operator may reject, and for layouts that few_positions.cpp doesn't read.

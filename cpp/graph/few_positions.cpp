@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
@@ -12,31 +13,12 @@
 #include <vector>
 
 #include "convolution.h"
+#include "depthwise.h"
 
 namespace fourfold::graph {
 namespace {
 
-// Calls f(index) for each index below the sizes, in order.
-template <typename F>
-void for_each_place(const Sizes& sizes, const F& f) {
-  for (int64_t i = 0; i < sizes.at[0]; ++i) {
-    for (int64_t j = 0; j < sizes.at[1]; ++j) {
-      for (int64_t k = 0; k < sizes.at[2]; ++k) f(Sizes{{i, j, k}});
-    }
-  }
-}
-
-Sizes last_strides(const at::Tensor& tensor, size_t dims) {
-  Sizes strides{{0, 0, 0}};
-  for (size_t d = 0; d < dims; ++d) strides.at[most_dims - dims + d] = tensor.stride(static_cast<int64_t>(d) + 2);
-  return strides;
-}
-
 // The places of a window along a dimension that lie within the image, for the window that starts at `start`.
-struct Places {
-  int64_t begin, end;
-};
-
 Places within(int64_t start, int64_t dilation, int64_t window, int64_t size) {
   const int64_t begin = start >= 0 ? 0 : (-start + dilation - 1) / dilation;
   const int64_t end = start >= size ? 0 : std::min(window, (size - start + dilation - 1) / dilation);
@@ -132,23 +114,8 @@ void multiply_groups(const Convolution& of, T* rows, int64_t count, const Weight
   }
 }
 
-// A channel's own window times its own weights.
-template <typename T>
-void multiply_depthwise(const Convolution& of, const T* rows, int64_t count, T* to) {
-  const auto* const weight = static_cast<const T*>(of.weight.const_data_ptr());
-  const auto* const bias = of.bias.defined() ? static_cast<const T*>(of.bias.const_data_ptr()) : nullptr;
-  const int64_t places = of.kernel.product(), each = of.outputs / of.groups;
-  for (int64_t r = 0; r < count; ++r, rows += of.channels * places) {
-    for (int64_t o = 0; o < of.outputs; ++o) {
-      const T *const a = rows + o / each * places, *const b = weight + o * places;
-      T sum = bias == nullptr ? T(0) : bias[o];
-      for (int64_t k = 0; k < places; ++k) sum += a[k] * b[k];
-      *to++ = sum;
-    }
-  }
-}
-
 constexpr int64_t most_prepared = 1 << 20;  // elements
+constexpr int32_t most_by_element = 8;      // of which a call of memmove takes longer
 
 }  // namespace
 
@@ -195,7 +162,13 @@ class Rows {
     if (runs_.empty()) {
       fourfold::graph::gather(of, rows);
     } else {
-      for (const Run& run : runs_) std::copy_n(x + run.from, run.count, rows + run.to);
+      for (const Run& run : runs_) {
+        if (run.count > most_by_element) {
+          std::copy_n(x + run.from, run.count, rows + run.to);
+        } else {
+          for (int32_t k = 0; k < run.count; ++k) rows[run.to + k] = x[run.from + k];
+        }
+      }
     }
     return rows;
   }
@@ -214,18 +187,33 @@ class Rows {
 
 namespace {
 
+// The weights as one matrix, (channels * places, outputs), with zeros between groups.
+at::Tensor with_zeros(const Convolution& of) {
+  const int64_t depth = of.weight.size(1) * of.kernel.product(), columns = of.outputs / of.groups;
+  at::Tensor whole = at::zeros({of.groups * depth, of.outputs}, of.weight.options());
+  for (int64_t g = 0; g < of.groups; ++g) {
+    const at::Tensor part = of.weight.narrow(0, g * columns, columns).reshape({columns, depth});
+    whole.narrow(0, g * depth, depth).narrow(1, g * columns, columns).copy_(part.t());
+  }
+  return whole;
+}
+
 template <typename T>
 void convolve(const Convolution& of, T* result, PackedWeights* own, Rows<T>& rows) {
-  const int64_t positions = of.positions.product();
+  const int64_t positions = of.positions.product(), depth = of.weight.size(1) * of.kernel.product();
   T* const to = rows.is_turned() ? rows.turned(of) : result;
-  const T* const gathered = rows.gather(of);
-  if (of.is_depthwise()) {
-    multiply_depthwise(of, gathered, rows.count(), to);
-  } else {
-    const int64_t depth = of.weight.size(1) * of.kernel.product();
-    const Weights<T> weights{static_cast<T*>(const_cast<void*>(of.weight.const_data_ptr())), depth, of.outputs / of.groups, 1, depth};
-    multiply_groups(of, const_cast<T*>(gathered), rows.count(), weights, of.bias.defined() ? &of.bias : nullptr, to, own);
+  auto* const gathered = const_cast<T*>(rows.gather(of));
+  const at::Tensor* const bias = of.bias.defined() ? &of.bias : nullptr;
+  Weights<T> weights{static_cast<T*>(const_cast<void*>(of.weight.const_data_ptr())), depth, of.outputs / of.groups, 1, depth};
+  Convolution dense = of;
+  at::Tensor whole;
+  if (of.groups > 1 && own != nullptr && own->may_pack(of.groups * depth * of.outputs)) {
+    const at::NoGradGuard no_grad;
+    whole = own->expanded([&] { return with_zeros(of); });
+    dense.groups = 1;
+    weights = {static_cast<T*>(whole.mutable_data_ptr()), of.groups * depth, of.outputs, of.outputs, 1};
   }
+  multiply_groups(dense, gathered, rows.count(), weights, bias, to, own);
   if (rows.is_turned()) turn(to, of.batch, positions, of.outputs, result);
 }
 
@@ -282,8 +270,13 @@ void convolve_transposed(const Convolution& of, T* result, PackedWeights* own) {
 
 bool read(const torch::jit::Stack& stack, const PackedWeights* own, Convolution& given) {
   if (!read_convolution(stack, given)) return false;
-  const bool is_packed = own != nullptr && given.groups == 1 && own->may_pack(given.weight.numel());
-  return has_few_positions(given, is_packed);
+  return has_few_positions(given, own != nullptr && own->may_pack(given.weight.numel() * given.groups));
+}
+
+template <typename T>
+void convolve_in_one_way(const Convolution& of, T* result, PackedWeights* own, Rows<T>& rows) {
+  if (of.is_depthwise()) return convolve_depthwise(of, result);
+  of.is_transposed ? convolve_transposed(of, result, own) : convolve(of, result, own, rows);
 }
 
 at::Tensor new_result(const Convolution& of) {
@@ -293,15 +286,15 @@ at::Tensor new_result(const Convolution& of) {
 
 }  // namespace
 
-bool convolve_few_positions(torch::jit::Stack& stack, PackedWeights* own) {
+bool convolve_few_positions(torch::jit::Stack& stack, PackedWeights* own, const at::Tensor* into) {
   Convolution given;
   if (!read(stack, own, given)) return false;
-  at::Tensor result = new_result(given);
+  at::Tensor result = into == nullptr ? new_result(given) : *into;
   visit_dtype(given.x, [&](auto zero) {
     using T = decltype(zero);
     auto* const to = static_cast<T*>(result.mutable_data_ptr());
     Rows<T> rows(given);
-    given.is_transposed ? convolve_transposed(given, to, own) : convolve(given, to, own, rows);
+    convolve_in_one_way(given, to, own, rows);
   });
   stack.clear();
   stack.emplace_back(std::move(result));
@@ -323,7 +316,7 @@ std::unique_ptr<FewPositions> FewPositions::of(const torch::jit::Stack& stack, P
   if (!read(stack, own, given)) return nullptr;
   auto made = std::make_unique<Made>(Made{given, own, Rows<float>(given), Rows<double>(given)});
   const bool is_float = given.x.scalar_type() == at::kFloat;
-  if (!given.is_transposed) is_float ? made->floats.prepare(given) : made->doubles.prepare(given);
+  if (!given.is_transposed && !given.is_depthwise()) is_float ? made->floats.prepare(given) : made->doubles.prepare(given);
   for (at::Tensor* const each : {&made->of.x, &made->of.weight, &made->of.bias}) each->reset();
   return std::unique_ptr<FewPositions>(new FewPositions(std::move(made)));
 }
@@ -331,9 +324,7 @@ std::unique_ptr<FewPositions> FewPositions::of(const torch::jit::Stack& stack, P
 void FewPositions::run(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& result) {
   Convolution& of = made_->of;
   of.x = x, of.weight = weight, of.bias = bias;
-  const auto run = [&](auto* to, auto& rows) {
-    of.is_transposed ? convolve_transposed(of, to, made_->own) : convolve(of, to, made_->own, rows);
-  };
+  const auto run = [&](auto* to, auto& rows) { convolve_in_one_way(of, to, made_->own, rows); };
   x.scalar_type() == at::kFloat ? run(result.mutable_data_ptr<float>(), made_->floats)
                                 : run(result.mutable_data_ptr<double>(), made_->doubles);
   for (at::Tensor* const each : {&of.x, &of.weight, &of.bias}) each->reset();

@@ -4,6 +4,7 @@
 
 #include <ATen/core/ivalue.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <variant>
@@ -99,6 +100,9 @@ struct CompiledGraph {
   std::vector<GraphStep> steps;
   std::vector<int64_t> outputs;  // indices of values, or -1 for None
   std::vector<InputLayout> layouts;
+  // Which inputs are the same tensors in every call, with the same elements while `are_unchanged`; or none.
+  std::vector<bool> constants;
+  std::shared_ptr<const std::atomic<bool>> are_unchanged;
 
   // Values are tensors, numbers, or None outputs. Passes on exceptions of torch's operators. With `records`, operators
   // are called as in Python under no_grad: autograd records views and in-place changes.

@@ -30,16 +30,12 @@ struct OperatorArgument {
 using Guard = void (*)(const c10::FunctionSchema& schema, const torch::jit::Stack& stack);
 
 // Replaces the arguments by the results, computed in another way. Returns false and does nothing where torch's kernel
-// is better or may reject the arguments. own: of a product with a matrix that may be packed, or null.
-using Substitute = bool (*)(torch::jit::Stack& stack, PackedWeights* own);
+// is better or may reject the arguments. own: of a product with a matrix that may be packed, or null. into: memory for
+// the result, of its layout, or null.
+using Substitute = bool (*)(torch::jit::Stack& stack, PackedWeights* own, const at::Tensor* into);
 
 // Null if there is none.
 Substitute substitute_of(const c10::OperatorHandle& operation);
-
-// Whether the arguments of mm or addmm suit a packed product.
-bool is_packed_product(const torch::jit::Stack& stack, const PackedWeights& own);
-// Computes such a product into a tensor; false, without doing anything, if the matrix is not packed.
-bool multiply_into(const torch::jit::Stack& stack, PackedWeights& own, const at::Tensor& result);
 
 struct OperatorStep {
   c10::OperatorHandle handle;

@@ -24,6 +24,12 @@ bool PackedWeights::multiply(const Matrix& a, const Matrix& b, const at::Tensor*
   return fourfold_product_run(packed.get(), &factor, &start, &to) == 0;
 }
 
+at::Tensor PackedWeights::expanded(const std::function<at::Tensor()>& make) {
+  const std::scoped_lock lock(mutex_);
+  if (!expanded_.defined()) expanded_ = make();
+  return expanded_;
+}
+
 PackedWeights::Product PackedWeights::product(const Matrix& b, int64_t rows) {
   const std::scoped_lock lock(mutex_);
   const bool is_large = b.sizes[0] * b.sizes[1] > most_at_once;

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -30,6 +31,8 @@ class PackedWeights {
   // for a matrix that is not packed: with another dtype than float32 and float64, too large, or large and among the first
   // calls, which would take long.
   bool multiply(const Matrix& a, const Matrix& b, const at::Tensor* bias, const Matrix& out);
+  // A matrix made from the weights, once.
+  at::Tensor expanded(const std::function<at::Tensor()>& make);
   // Others may now write to the matrix: it is read as it is from now on.
   void stop() { is_own_ = false; }
 
@@ -40,6 +43,7 @@ class PackedWeights {
 
   std::atomic<bool> is_own_ = true;
   std::mutex mutex_;
+  at::Tensor expanded_;
   int calls_ = 0;
   std::vector<Product> products_;  // for different numbers of rows; null if the dtype or layout can't be packed
 };

@@ -1,6 +1,7 @@
 // All sources of this directory in one translation unit, because torch's headers take longer to compile than the
 // sources. It is compiled for each torch version: `_torch_<version>` and C++ programs include model/sources.cpp.
 #include "convolution.cpp"
+#include "depthwise.cpp"
 #include "few_positions.cpp"
 #include "graph.cpp"
 #include "loop_nest.cpp"

@@ -136,7 +136,7 @@ class SteadyCall {
     for (const OperatorArgument& argument : step.arguments) stack_.push_back(argument.value(values_));
     if (step.guard != nullptr) step.guard(step.handle.schema(), stack_);
     const at::Tensor& result = values_[action.results[0]].toTensor();
-    if (action.way == Way::product) return multiply_into(stack_, *step.own, result);
+    if (action.way == Way::substitute) return step.substitute(stack_, step.own.get(), &result);
     if (action.way == Way::convolution) return convolve(k, step, result);
     if (action.way == Way::relu) return relu(stack_[0].toTensor(), result);
     stack_.emplace_back(result);
@@ -274,6 +274,10 @@ std::optional<Values> SteadyCalls::run(const CompiledGraph& graph, const Values&
     known = find(inputs, records);
     if (known == nullptr && !is_next(inputs, records)) return std::nullopt;
     if (known != nullptr && known->plan == nullptr) return std::nullopt;
+    if (known != nullptr && known->plan->reads_constants && !*graph.are_unchanged) {
+      known_.erase(std::remove(known_.begin(), known_.end(), known), known_.end());
+      return std::nullopt;
+    }
     if (known != nullptr && !known->idle.empty()) {
       call = std::move(known->idle.back());
       known->idle.pop_back();

@@ -45,8 +45,8 @@ class Planner {
     for (size_t step = 0; step < graph_.steps.size(); ++step) {
       if (!add(step)) return nullptr;
     }
-    const auto prepares = [](const Action& action) { return action.way == Way::product || action.way == Way::convolution; };
-    if (plan_->places.empty() && std::none_of(plan_->actions.begin(), plan_->actions.end(), prepares)) return nullptr;
+    const auto prepares = [](const Action& action) { return action.way == Way::substitute || action.way == Way::convolution; };
+    if (!plan_->reads_constants && plan_->places.empty() && std::none_of(plan_->actions.begin(), plan_->actions.end(), prepares)) return nullptr;
     place();
     add_last();
     plan_->is_of_call = is_known_;
@@ -69,7 +69,6 @@ class Planner {
       const at::Tensor& tensor = values_[value].toTensor();
       if (!is_plain_tensor(tensor) || !tensor.is_cpu()) return false;
       const auto [place, is_new] = known.emplace(tensor.storage().unsafeGetStorageImpl(), value);
-      if (!is_new && value < inputs()) return false;
       owners_[value] = place->second;
     }
     for (size_t step = 0; step < graph_.steps.size(); ++step) {
@@ -78,12 +77,41 @@ class Planner {
     for (size_t step = 0; step < graph_.steps.size(); ++step) {
       for (const size_t value : graph_.steps[step].last) last_[value] = step;
     }
+    for (const GraphStep& step : graph_.steps) find_written(step.call);
     for (const int64_t output : graph_.outputs) {
       if (output < 0) continue;
       is_output_[static_cast<size_t>(output)] = true;
       escapes_.insert(owners_[static_cast<size_t>(output)]);
     }
     return true;
+  }
+
+  void find_written(const decltype(GraphStep::call)& call) {
+    if (const auto* program = std::get_if<ProgramStep>(&call)) {
+      for (const Update& update : program->updates) written_.insert(owners_[update.value]);
+    }
+    const auto* const operation = std::get_if<OperatorStep>(&call);
+    if (operation == nullptr || !operation->handle.schema().is_mutable()) return;
+    for (const size_t value : read_by(*operation)) written_.insert(owners_[value]);
+  }
+
+  // Whether a value is the same in each call.
+  bool is_constant(size_t value) const {
+    if (!is_tensor(value)) return values_[value].isScalar() || values_[value].isBool() || values_[value].isNone();
+    return is_constant_.count(value) > 0 || (value < graph_.constants.size() && graph_.constants[value]);
+  }
+
+  // Whether a step is left out, because its results follow from constants alone.
+  bool keeps_constants(size_t begin, size_t end, const std::vector<size_t>& read) {
+    if (graph_.are_unchanged == nullptr || !std::all_of(read.begin(), read.end(), [&](size_t value) { return is_constant(value); })) return false;
+    for (size_t value = begin; value < end; ++value) {
+      if (!is_tensor(value) || escapes_.count(owners_[value]) > 0 || written_.count(owners_[value]) > 0) return false;
+    }
+    for (size_t value = begin; value < end; ++value) {
+      know(value);
+      is_constant_.insert(value);
+    }
+    return plan_->reads_constants = begin < end;
   }
 
   bool is_tensor(size_t value) const { return values_[value].isTensor() && values_[value].toTensor().defined(); }
@@ -147,7 +175,10 @@ class Planner {
 
   bool add(size_t step, const NumberStep&) { return know(plan_->firsts[step]), true; }
 
-  bool add(size_t step, const ConstantStep&) { return know(plan_->firsts[step]), true; }
+  bool add(size_t step, const ConstantStep&) {
+    is_constant_.insert(plan_->firsts[step]);
+    return know(plan_->firsts[step]), true;
+  }
 
   bool add(size_t step, const ItemStep&) {
     if (!keeps_parts(plan_->firsts[step], end_of(step))) as_ever(step);
@@ -180,6 +211,7 @@ class Planner {
     bool suits = program.program.program != nullptr;
     for (size_t k = 0; suits && k < program.inputs.size(); ++k) suits = is_read(k);
     for (const Update& update : program.updates) suits = suits && update.is_new;
+    if (program.updates.empty() && keeps_constants(plan_->firsts[step], end_of(step), program.inputs)) return true;
     suits ? into_memory(step, Way::program) : as_ever(step);
     if (!suits) return true;
     for (const Update& update : program.updates) {
@@ -204,7 +236,7 @@ class Planner {
     }
     if (is_size) return true;
     if (!handle.schema().is_mutable() && !handle.hasTag(at::Tag::nondeterministic_seeded)) {
-      if (keeps_parts(begin, end)) return true;
+      if (keeps_constants(begin, end, read_by(call)) || keeps_parts(begin, end)) return true;
       if (end == begin + 1 && is_new(begin) && prepare(step, call)) return true;
     }
     return as_ever(step), true;
@@ -216,8 +248,8 @@ class Planner {
     const std::string& name = call.handle.operator_name().name;
     if (call.substitute == convolve_few_positions && FewPositions::of(stack, call.own.get()) != nullptr) {
       into_memory(step, Way::convolution);
-    } else if (call.own != nullptr && is_packed_product(stack, *call.own)) {
-      into_memory(step, Way::product);
+    } else if (is_substituted(call, stack, values_[plan_->firsts[step]].toTensor())) {
+      into_memory(step, Way::substitute);
     } else if (name == "aten::relu" && is_float(stack[0].toTensor()) && is_float(values_[plan_->firsts[step]].toTensor())) {
       into_memory(step, Way::relu);
     } else if (auto operation = operation_into(call.handle)) {
@@ -226,6 +258,12 @@ class Planner {
       return false;
     }
     return true;
+  }
+
+  static bool is_substituted(const OperatorStep& call, torch::jit::Stack stack, const at::Tensor& result) {
+    if (call.substitute == nullptr || call.substitute == convolve_few_positions || !result.is_contiguous()) return false;
+    const at::Tensor memory = at::empty(result.sizes(), result.options());
+    return call.substitute(stack, call.own.get(), &memory);
   }
 
   static bool is_float(const at::Tensor& tensor) { return tensor.scalar_type() == at::kFloat && tensor.is_contiguous(); }
@@ -284,6 +322,8 @@ class Planner {
   std::vector<size_t> owners_;
   std::set<size_t> escapes_;   // owners of results
   std::set<size_t> in_block_;  // owners
+  std::set<size_t> written_;   // owners of what steps change
+  std::set<size_t> is_constant_;
   std::map<size_t, size_t> begins_;
   std::vector<bool> is_known_;  // values that each call finds
   std::vector<size_t> last_;

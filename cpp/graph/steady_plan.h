@@ -25,7 +25,7 @@ enum class Way : uint8_t {
   as_ever,      // the step runs as in any call
   program,      // into memory that is there
   operation,    // the operator that writes into given tensors
-  product,      // with a matrix of the model's own, packed
+  substitute,   // a product in another way than torch's
   convolution,  // of few positions
   relu,
 };
@@ -53,6 +53,7 @@ struct SteadyPlan {
   std::vector<std::pair<size_t, c10::IValue>> constants;  // values that are the same in each call
   std::vector<Kept> kept;                              // owners before their parts
   std::vector<std::pair<size_t, size_t>> places;       // owners' values, and where they begin in the block, in bytes
+  bool reads_constants = false;                        // whether values follow from the graph's constants
   size_t bytes = 0;                                    // of the block
   std::vector<bool> is_of_call;                        // for each value, whether it is another one in each call
 };

@@ -25,6 +25,22 @@ void hand_out(const std::vector<Weight>& weights, const at::Tensor& tensor) {
   }
 }
 
+std::shared_ptr<graph::PackedWeights> Weights::of(const at::Tensor& matrix, const graph::OperatorStep& step) {
+  std::vector<int64_t> key{reinterpret_cast<int64_t>(matrix.const_data_ptr())};
+  key.insert(key.end(), matrix.sizes().begin(), matrix.sizes().end());
+  key.insert(key.end(), matrix.strides().begin(), matrix.strides().end());
+  if (step.handle.operator_name().name == "aten::convolution") {  // whether it is transposed, and groups: other matrices
+    for (const size_t argument : {size_t{6}, size_t{8}}) {
+      const c10::IValue& value = step.arguments[argument].constant;  // None: one that each call may choose
+      key.push_back(value.isBool() ? value.toBool() : value.isInt() ? value.toInt() : -1 - static_cast<int64_t>(all_.size()));
+    }
+  }
+  auto& packed = known_[key];
+  if (packed == nullptr) packed = std::make_shared<graph::PackedWeights>();
+  all_.push_back({matrix, packed});
+  return packed;
+}
+
 Constants::Constants(graph::Values given) : known_(std::move(given)) {
   for (const c10::IValue& value : known_) {
     behind_.push_back(value.isTensor() ? std::vector<at::Tensor>{value.toTensor()} : std::vector<at::Tensor>());

@@ -1,6 +1,7 @@
 // What a graph's values have to do with the model's own tensors, which are the same in every call.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -16,6 +17,17 @@ struct Weight {
 
 // Stops the packing of matrices in this tensor's memory, because others may write to it.
 void hand_out(const std::vector<Weight>& weights, const at::Tensor& tensor);
+
+class Weights {
+ public:
+  // What is packed of a matrix, for all steps that multiply by it.
+  std::shared_ptr<graph::PackedWeights> of(const at::Tensor& matrix, const graph::OperatorStep& step);
+  const std::vector<Weight>& all() const { return all_; }
+
+ private:
+  std::vector<Weight> all_;
+  std::map<std::vector<int64_t>, std::shared_ptr<graph::PackedWeights>> known_;
+};
 
 class Constants {
  public:

@@ -4,6 +4,7 @@
 #include <fourfold/model.h>
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@ struct Model::Implementation {
   std::string structure;
   std::vector<std::pair<std::string, at::Tensor>> tensors;
   std::vector<model::Weight> weights;  // that steps may pack
+  const std::shared_ptr<std::atomic<bool>> are_own = std::make_shared<std::atomic<bool>>(true);  // nobody has taken a tensor
   std::optional<model::Signature> signature;
   std::shared_ptr<const graph::CompiledGraph> graph;
   // Each is an index of the graph's outputs, or (-1, a constant).

@@ -87,8 +87,10 @@ class Loader {
     read_orders(arguments, *read);
     read_results(graph.at("results", "the graph"), *read);
     if (const Json* state = graph.find("state")) read_state(*state);
-    made_->graph = read;
     made_->weights = reader_.take_weights();
+    for (const auto& [name, tensor] : made_->tensors) read->constants.push_back(!reader_.is_shared(tensor));
+    read->are_unchanged = made_->are_own;
+    made_->graph = read;
     return made_;
   }
 
@@ -192,6 +194,7 @@ std::vector<std::string> Model::tensor_names() const {
 }
 
 std::vector<std::pair<std::string, at::Tensor>> Model::tensors() const {
+  *implementation_->are_own = false;
   for (const auto& [name, tensor] : implementation_->tensors) model::hand_out(implementation_->weights, tensor);
   return implementation_->tensors;
 }
@@ -199,6 +202,7 @@ std::vector<std::pair<std::string, at::Tensor>> Model::tensors() const {
 at::Tensor Model::tensor(const std::string& name) const {
   for (const auto& [own, tensor] : implementation_->tensors) {
     if (own != name) continue;
+    *implementation_->are_own = false;
     model::hand_out(implementation_->weights, tensor);
     return tensor;
   }

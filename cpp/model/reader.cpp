@@ -185,9 +185,13 @@ void Reader::share(const Scope& scope, size_t value) {
   shared_.insert(shared_.end(), behind.begin(), behind.end());
 }
 
+bool Reader::is_shared(const at::Tensor& tensor) const {
+  return std::any_of(shared_.begin(), shared_.end(), [&](const at::Tensor& each) { return each.is_alias_of(tensor); });
+}
+
 std::vector<Weight> Reader::take_weights() {
-  for (const at::Tensor& tensor : shared_) hand_out(weights_, tensor);
-  return std::move(weights_);
+  for (const at::Tensor& tensor : shared_) hand_out(weights_.all(), tensor);
+  return weights_.all();
 }
 
 size_t Reader::value_of(const Json& given, Scope& scope) const {
@@ -262,8 +266,7 @@ Reader::Call Reader::operator_step_of(const Json& given, Scope& scope) {
   }
   expect_results(given, handle.schema().returns().size());
   if (const auto weight = weight_of(step); weight.has_value() && scope.constants[*weight].isTensor()) {
-    step.own = std::make_shared<PackedWeights>();
-    weights_.push_back({scope.constants[*weight].toTensor(), step.own});
+    step.own = weights_.of(scope.constants[*weight].toTensor(), step);
   }
   const at::Tensor view = view_of_constants(step, scope.constants, scope.kinds.size());
   for (const ValueKind kind : results_of(handle)) scope.add(kind, false, aliased_by(step));

@@ -27,6 +27,8 @@ class Reader {
   std::shared_ptr<CompiledGraph> graph_of(const Json& given, const std::vector<ValueKind>& inputs, Values constants = {});
   // The matrices that steps of all graphs may pack.
   std::vector<Weight> take_weights();
+  // Whether a graph returns or changes a tensor of the model.
+  bool is_shared(const at::Tensor& tensor) const;
 
  private:
   struct Program;
@@ -66,7 +68,7 @@ class Reader {
   const Surroundings& surroundings_;
   int32_t generator_;
   std::vector<std::shared_ptr<const Program>> programs_;
-  std::vector<Weight> weights_;
+  Weights weights_;
   std::vector<at::Tensor> shared_;  // tensors of the model that graphs return or change
   std::vector<ValueKind> kinds_of_last_;
   int depth_ = 0;

@@ -27,8 +27,8 @@ CLONE = "a clone"
 @pytest.fixture
 def surroundings(tmp_path: Path) -> dict[str, str]:
     """The environment, with the tested versions as constraints: of the installed packages, and of those that pip
-    builds with. Newer versions of pip read the second variable. ccache may know the objects of an earlier build; without
-    it, most optimizations of what isn't a kernel would take long and prove nothing."""
+    builds with. Newer versions of pip read the second variable. ccache may know the objects of an earlier build;
+    without it, most optimizations of what isn't a kernel would take long and prove nothing."""
     pins = shutil.copy(ROOT / "requirements-build.txt", tmp_path / "pins.txt")  # a path without spaces
     kept = {k: v for k, v in os.environ.items() if k not in OWN and not k.startswith("FOURFOLD_")}
     index = {"PIP_EXTRA_INDEX_URL": os.environ["TORCH_INDEX"]} if os.environ.get("TORCH_INDEX") else {}

