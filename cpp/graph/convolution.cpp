@@ -12,10 +12,10 @@ constexpr int64_t largest = 1 << 20, largest_image = int64_t{1} << 32, most_chan
 
 // From here on torch's kernels are as fast: positions in all (of x, for transposed convolutions), for weights that are
 // packed, that are not, and that several products of few channels each share.
-constexpr int64_t most_packed = 256, most_unpacked = 32, most_in_groups = 8;
-constexpr int64_t most_groups = 8, most_dense_groups = 2;  // of products; of one whose matrix has zeros between groups
+constexpr int64_t most_packed = 256, most_packed_in_groups = 128, most_unpacked = 32, most_in_groups = 8;
+constexpr int64_t most_groups = 8;
 constexpr int64_t most_gathered = 1024;     // elements for each output channel
-constexpr int64_t most_depthwise = 1 << 16;  // multiply-adds, which are not vectorised
+constexpr int64_t most_depthwise = 1 << 18;  // multiply-adds
 
 // One number may stand for all dimensions. Numbers of dimensions that the window doesn't have keep their value.
 bool read_sizes(const c10::IValue& given, size_t dims, Sizes& sizes) {
@@ -100,8 +100,7 @@ c10::SmallVector<int64_t, 5> Convolution::result_sizes() const {
 bool has_few_positions(const Convolution& of, bool is_packed) {
   const int64_t rows = of.batch * (of.is_transposed ? of.image : of.positions).product(), places = of.kernel.product();
   if (of.is_depthwise()) return rows <= most_packed && rows * of.outputs * places <= most_depthwise;
-  const bool is_dense = of.groups == 1 || (of.groups <= most_dense_groups && !of.is_transposed);
-  const int64_t most = is_packed && is_dense ? most_packed : of.groups > 1 ? most_in_groups : most_unpacked;
+  const int64_t most = of.groups > 1 ? (is_packed ? most_packed_in_groups : most_in_groups) : is_packed ? most_packed : most_unpacked;
   if (of.groups > most_groups || rows > most) return false;
   return of.is_transposed || rows * of.channels * places <= most_gathered * of.outputs;
 }

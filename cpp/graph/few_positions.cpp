@@ -2,7 +2,6 @@
 
 #include <ATen/Functions.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
@@ -108,9 +107,10 @@ void multiply_groups(const Convolution& of, T* rows, int64_t count, const Weight
     const Matrix a{rows + g * depth, dtype, {count, depth}, {groups * depth, 1}};
     const Matrix b{weights.data + g * depth * columns, dtype, {depth, columns}, {weights.row, weights.column}};
     const Matrix out{to + g * columns, dtype, {count, columns}, {groups * columns, 1}};
-    if (own != nullptr && groups == 1 && own->multiply(a, b, bias, out)) continue;
     const at::Tensor part = bias != nullptr && groups > 1 ? bias->narrow(0, g * columns, columns) : at::Tensor();
-    multiply(a, b, part.defined() ? &part : bias, out);
+    const at::Tensor* const start = part.defined() ? &part : bias;
+    const bool is_packed = own != nullptr && own->may_pack(groups * depth * columns);
+    if (!is_packed || !own->of_group(g).multiply(a, b, start, out)) multiply(a, b, start, out);
   }
 }
 
@@ -187,33 +187,13 @@ class Rows {
 
 namespace {
 
-// The weights as one matrix, (channels * places, outputs), with zeros between groups.
-at::Tensor with_zeros(const Convolution& of) {
-  const int64_t depth = of.weight.size(1) * of.kernel.product(), columns = of.outputs / of.groups;
-  at::Tensor whole = at::zeros({of.groups * depth, of.outputs}, of.weight.options());
-  for (int64_t g = 0; g < of.groups; ++g) {
-    const at::Tensor part = of.weight.narrow(0, g * columns, columns).reshape({columns, depth});
-    whole.narrow(0, g * depth, depth).narrow(1, g * columns, columns).copy_(part.t());
-  }
-  return whole;
-}
-
 template <typename T>
 void convolve(const Convolution& of, T* result, PackedWeights* own, Rows<T>& rows) {
   const int64_t positions = of.positions.product(), depth = of.weight.size(1) * of.kernel.product();
   T* const to = rows.is_turned() ? rows.turned(of) : result;
   auto* const gathered = const_cast<T*>(rows.gather(of));
-  const at::Tensor* const bias = of.bias.defined() ? &of.bias : nullptr;
-  Weights<T> weights{static_cast<T*>(const_cast<void*>(of.weight.const_data_ptr())), depth, of.outputs / of.groups, 1, depth};
-  Convolution dense = of;
-  at::Tensor whole;
-  if (of.groups > 1 && own != nullptr && own->may_pack(of.groups * depth * of.outputs)) {
-    const at::NoGradGuard no_grad;
-    whole = own->expanded([&] { return with_zeros(of); });
-    dense.groups = 1;
-    weights = {static_cast<T*>(whole.mutable_data_ptr()), of.groups * depth, of.outputs, of.outputs, 1};
-  }
-  multiply_groups(dense, gathered, rows.count(), weights, bias, to, own);
+  const Weights<T> weights{static_cast<T*>(const_cast<void*>(of.weight.const_data_ptr())), depth, of.outputs / of.groups, 1, depth};
+  multiply_groups(of, gathered, rows.count(), weights, of.bias.defined() ? &of.bias : nullptr, to, own);
   if (rows.is_turned()) turn(to, of.batch, positions, of.outputs, result);
 }
 
@@ -270,7 +250,7 @@ void convolve_transposed(const Convolution& of, T* result, PackedWeights* own) {
 
 bool read(const torch::jit::Stack& stack, const PackedWeights* own, Convolution& given) {
   if (!read_convolution(stack, given)) return false;
-  return has_few_positions(given, own != nullptr && own->may_pack(given.weight.numel() * given.groups));
+  return has_few_positions(given, own != nullptr && own->may_pack(given.weight.numel()));
 }
 
 template <typename T>

@@ -24,10 +24,13 @@ bool PackedWeights::multiply(const Matrix& a, const Matrix& b, const at::Tensor*
   return fourfold_product_run(packed.get(), &factor, &start, &to) == 0;
 }
 
-at::Tensor PackedWeights::expanded(const std::function<at::Tensor()>& make) {
+PackedWeights& PackedWeights::of_group(int64_t group) {
+  if (group == 0) return *this;
   const std::scoped_lock lock(mutex_);
-  if (!expanded_.defined()) expanded_ = make();
-  return expanded_;
+  const auto k = static_cast<size_t>(group) - 1;
+  if (groups_.size() <= k) groups_.resize(k + 1);
+  if (groups_[k] == nullptr) groups_[k] = std::make_unique<PackedWeights>();
+  return *groups_[k];
 }
 
 PackedWeights::Product PackedWeights::product(const Matrix& b, int64_t rows) {

@@ -6,7 +6,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -31,8 +30,8 @@ class PackedWeights {
   // for a matrix that is not packed: with another dtype than float32 and float64, too large, or large and among the first
   // calls, which would take long.
   bool multiply(const Matrix& a, const Matrix& b, const at::Tensor* bias, const Matrix& out);
-  // A matrix made from the weights, once.
-  at::Tensor expanded(const std::function<at::Tensor()>& make);
+  // Of a group's own matrix. may_pack() is for all groups.
+  PackedWeights& of_group(int64_t group);
   // Others may now write to the matrix: it is read as it is from now on.
   void stop() { is_own_ = false; }
 
@@ -43,7 +42,7 @@ class PackedWeights {
 
   std::atomic<bool> is_own_ = true;
   std::mutex mutex_;
-  at::Tensor expanded_;
+  std::vector<std::unique_ptr<PackedWeights>> groups_;  // of the second group and later ones
   int calls_ = 0;
   std::vector<Product> products_;  // for different numbers of rows; null if the dtype or layout can't be packed
 };

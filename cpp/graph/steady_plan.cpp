@@ -175,9 +175,11 @@ class Planner {
 
   bool add(size_t step, const NumberStep&) { return know(plan_->firsts[step]), true; }
 
+  // The reader also folds views of buffers, which the graph may change.
   bool add(size_t step, const ConstantStep&) {
-    is_constant_.insert(plan_->firsts[step]);
-    return know(plan_->firsts[step]), true;
+    const size_t value = plan_->firsts[step];
+    if (written_.count(owners_[value]) == 0) is_constant_.insert(value);
+    return know(value), true;
   }
 
   bool add(size_t step, const ItemStep&) {

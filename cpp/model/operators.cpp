@@ -206,11 +206,11 @@ c10::OperatorHandle operator_of(const std::string& name, const Surroundings& sur
                   "; use the torch that it was saved with, or a newer one, and import what registers the operator");
   }
   const bool is_torchs = space == "aten" || space == "prims" || space == "fourfold";
-  const std::string_view own = std::string_view(name).substr(colons + 2);
-  if (is_torchs && found->schema().is_mutable() && name != "aten::copy_") {
+  const std::string_view own = std::string_view(name).substr(colons + 2), without_overload = own.substr(0, own.find('.'));
+  if (is_torchs && found->schema().is_mutable() && !(space == "aten" && may_write(without_overload))) {
     throw Refused("expected no operator that changes its arguments, but the file calls " + shown(name));
   }
-  if ((space == "aten" || space == "prims") && !is_permitted(own.substr(0, own.find('.')))) {
+  if ((space == "aten" || space == "prims") && !is_permitted(without_overload)) {
     throw Refused("the file calls " + shown(name) + ", which fourfold doesn't run for a file: it may read or write outside the "
                   "model's tensors");
   }

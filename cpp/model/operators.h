@@ -29,8 +29,8 @@ struct Surroundings {
 };
 
 // An operator by its name with overload, such as aten::add.Tensor. Throws Refused for operators that this torch doesn't
-// have, whose namespace isn't allowed, or that modify tensors in place (except aten::copy_), and for torch's operators
-// that may access files or memory outside the model (permitted.h).
+// have, whose namespace isn't allowed, or that modify tensors in place, and for torch's operators that may access files
+// or memory outside the model, except those of permitted.h.
 c10::OperatorHandle operator_of(const std::string& name, const Surroundings& surroundings);
 
 // arguments: an object, by name, of the arguments that differ from the schema's defaults. known: the kinds of all

@@ -28,6 +28,10 @@ constexpr std::string_view internal[] = {
     "_unsafe_index_put", "_unsafe_view", "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa", "_upsample_lanczos2d_aa",
     "_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d", "_weight_norm_interface"};
 
+// python/fourfold/compiler/analysis/writes.py has the same list, except for copy_.
+constexpr std::string_view writing[] = {"copy_", "index_add_", "index_copy_", "index_fill_", "index_put_", "masked_scatter_",
+                                        "scatter_", "scatter_add_", "scatter_reduce_"};
+
 }  // namespace
 
 bool is_permitted(std::string_view name) {
@@ -36,5 +40,7 @@ bool is_permitted(std::string_view name) {
   if (begins(name, "_")) return std::find(std::begin(internal), std::end(internal), name) != std::end(internal);
   return std::none_of(std::begin(refused), std::end(refused), [name](std::string_view with) { return begins(name, with); });
 }
+
+bool may_write(std::string_view name) { return std::find(std::begin(writing), std::end(writing), name) != std::end(writing); }
 
 }  // namespace fourfold::model

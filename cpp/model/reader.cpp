@@ -260,10 +260,8 @@ Reader::Call Reader::operator_step_of(const Json& given, Scope& scope) {
   const bool copies = handle.operator_name().name == "aten::copy_" && step.arguments[0].index >= 0;
   const auto read = read_by(step);
   for (size_t k = copies ? 1 : 0; k < read.size(); ++k) scope.read(read[k]);
-  if (copies) {
-    scope.write(read[0]);
-    share(scope, read[0]);
-  }
+  if (copies) scope.write(read[0]);
+  if (handle.schema().is_mutable() && step.arguments[0].index >= 0) share(scope, read[0]);  // nothing of it may be packed
   expect_results(given, handle.schema().returns().size());
   if (const auto weight = weight_of(step); weight.has_value() && scope.constants[*weight].isTensor()) {
     step.own = weights_.of(scope.constants[*weight].toTensor(), step);

@@ -156,14 +156,14 @@ def half_of(
 
 
 def left_of(compiled: Compiled) -> tuple[dict[Node, list[Node]], set[Node], list[Node]]:
-    """The concatenations into which programs write parts, each with the other parts; the operators whose results
-    programs write in place; and the operators that torch runs."""
+    """The concatenations into which programs write parts, each with the other parts; the operators whose results are
+    written in place; and the operators that torch runs."""
     constants = filled(compiled.module, compiled.concatenations)
     copied_parts = {
         node: [part for part in parts_left(node, written) if part not in constants]
         for node, written in compiled.concatenations.items()
     }
-    done = {*compiled.updates, *(node for node, parts in copied_parts.items() if not parts)}
+    done = {*compiled.updates, *compiled.overwritten, *(node for node, parts in copied_parts.items() if not parts)}
     return copied_parts, done, [node for node in compiled.nodes if is_operator(node) and node not in done]
 
 

@@ -19,6 +19,7 @@ from fourfold.compiler.options import Options
 from fourfold.compiler.passes.recurrent import FUNCTIONS, NAMES, LayerCall, traced
 from fourfold.compiler.pipeline import fallback
 from fourfold.compiler.pipeline.tracing import KEPT
+from fourfold.saving.masks import convert_masks
 from fourfold.saving.sequences import SCAN, compile_scans
 from fourfold.saving.steps import Unsaved
 from fourfold.saving.tensors import PLAIN
@@ -70,6 +71,7 @@ def lowered(program: ExportedProgram) -> tuple[ExportedProgram, GraphModule, lis
             node.target = ZEROS[node.target]
             node.kwargs = {name: value for name, value in node.kwargs.items() if name != "memory_format"}
     results = write_outputs(program, module)
+    convert_masks(module)
     compile_scans(module)
     module.meta |= {"options": Options(), FOR_A_FILE: True}
     with torch.no_grad():

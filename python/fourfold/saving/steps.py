@@ -9,7 +9,7 @@ import torch
 from torch.fx import GraphModule
 
 from fourfold.compiler.nodes.fused import Fused
-from fourfold.compiler.passes.plan import COPYING, NeedsPython, Plan, Step, Writer
+from fourfold.compiler.passes.plan import NeedsPython, Plan, Step, Writer
 from fourfold.saving.tensors import Stored
 
 
@@ -83,7 +83,6 @@ class Encoder:
 
     def operator(self, target: tuple[str, str], given: Sequence[tuple[str, object]]) -> dict[str, object]:
         name, overload = target
-        name = COPYING.get(name, name)  # a file's operators write to no operand
         self.namespaces.add(name.partition("::")[0])
         schema = torch._C._get_schema(name, overload)
         arguments = {
@@ -110,7 +109,7 @@ class Encoder:
     def operators_of(self, fused: Fused) -> dict[str, object]:
         """The fallback where the program can't run: on devices without programs, for other layouts."""
         try:
-            return self.graph(Writer(fused.inputs, writes_views=False).write(GraphModule({}, fused.graph)))
+            return self.graph(Writer(fused.inputs, in_file=True).write(GraphModule({}, fused.graph)))
         except NeedsPython as reason:
             raise Unsaved(str(reason)) from None
 
@@ -134,4 +133,4 @@ class Encoder:
 
     def module(self, module: GraphModule) -> dict[str, object]:
         inputs = module.graph.find_nodes(op="placeholder")
-        return self.graph(Writer(inputs, writes_views=False).write(module))
+        return self.graph(Writer(inputs, in_file=True).write(module))

@@ -39,21 +39,26 @@ def returned_inputs(metadata: object) -> dict[int, int | None]:
 def updates(module: GraphModule) -> dict[Node, Node]:
     """The copies that are not needed, each with the node of the result that its program writes into the input."""
     position = {node: k for k, node in enumerate(module.graph.nodes)}
-    given_away = {
-        result
-        for k, result in enumerate(module.graph.output_node().args[0])
-        if isinstance(result, Node) and k not in module.meta.get(RETURNED, ())
-    }
+    results = given_away(module)
     found: dict[Node, Node] = {}
     for copy in module.graph.find_nodes(op="call_function", target=COPY):
         result = copy.args[1]
-        if result not in found.values() and can_be_left_out(copy, position, given_away):
+        if result not in found.values() and can_be_left_out(copy, position, results):
             found[copy] = result
     return found
 
 
-def can_be_left_out(copy: Node, position: dict[Node, int], given_away: set[Node]) -> bool:
-    """given_away: the graph's results, which belong to the caller or are kept for the backward."""
+def given_away(module: GraphModule) -> set[Node]:
+    """The graph's results that belong to the caller or are kept for the backward."""
+    return {
+        result
+        for k, result in enumerate(module.graph.output_node().args[0])
+        if isinstance(result, Node) and k not in module.meta.get(RETURNED, ())
+    }
+
+
+def can_be_left_out(copy: Node, position: dict[Node, int], results: set[Node]) -> bool:
+    """results: those of the graph that are given away."""
     updated, result = copy.args[:2]
     if updated.op != "placeholder" or not is_result(result):
         return False
@@ -66,7 +71,7 @@ def can_be_left_out(copy: Node, position: dict[Node, int], given_away: set[Node]
     if any(position[user] > position[program] for user in old):
         return False
     writes = [user for user in new if has_effect(user) and not (user.target is COPY and user.args[0] not in views)]
-    return views.isdisjoint(given_away) and not writes
+    return views.isdisjoint(results) and not writes
 
 
 def is_result(node: object) -> bool:

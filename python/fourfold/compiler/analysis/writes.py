@@ -5,6 +5,7 @@ the slice, and that into a copy of the whole. As in eager mode, one copy into a 
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass
 
 import torch
@@ -18,19 +19,33 @@ from fourfold.compiler.lowering.call import named
 aten = torch.ops.aten
 VIEW_OF = {aten.slice_scatter.default: aten.slice.Tensor, aten.select_scatter.default: aten.select.int}
 ALIASES = {*VIEWS, *VIEW_OF.values()}
+# Operators that write some places of a copy of their first operand, and whose form in place writes into the operand.
+SCATTERS = {
+    getattr(getattr(aten, name), overload)
+    for name in (
+        *("index_add", "index_copy", "index_fill", "index_put", "masked_scatter"),
+        *("scatter", "scatter_add", "scatter_reduce"),
+    )
+    for overload in getattr(aten, name).overloads()
+    if "out" not in overload
+}
+# Those that a file may call in place; cpp/model/permitted.cpp has the same list.
+IN_FILES = frozenset(SCATTERS)
 Place = tuple[object, tuple[object, ...]]  # the operator of a view, and its arguments but the tensor
 
 
 @dataclass(frozen=True)
 class Write:
     """into: the tensor. places: its view, one within the other. within: the nodes that the write makes unnecessary.
-    is_of_itself: whether the value may be another view of the tensor."""
+    is_of_itself: whether the value may be another view of the tensor. operator: the node of an operator that is called
+    in place on the view; None if the value is copied there."""
 
     into: Node
     places: tuple[Place, ...]
     value: Node
     within: tuple[Node, ...]
     is_of_itself: bool
+    operator: Node | None = None
 
 
 def writes(module: GraphModule) -> dict[Node, Write]:
@@ -50,7 +65,8 @@ def writes(module: GraphModule) -> dict[Node, Write]:
     return found
 
 
-def write_of(node: Node) -> Write:
+def write_of(node: Node, operators: Container[object] = ()) -> Write:
+    """operators: those that may be called in place on a view."""
     into, value = node.args[0], node.args[1]
     places, scatters, views = [place_of(node)], [node], []
     while value.target in VIEW_OF and list(value.users) == [scatters[-1]] and is_view(value.args[0], scatters[-1]):
@@ -58,11 +74,15 @@ def write_of(node: Node) -> Write:
         places.append(place_of(value))
         scatters.append(value)
         value = value.args[1]
-    within = scatters[1:]
+    operator = None
+    if value.target in operators and list(value.users) == [scatters[-1]] and is_view(value.args[0], scatters[-1]):
+        operator = value
+        views.append(value.args[0])
+    within = scatters[1:] if operator is None else [*scatters[1:], operator]
     for view in reversed(views):  # the value may be or read some of them too
         if view is not value and all(user in within or user is node for user in view.users):
             within.append(view)
-    return Write(into, tuple(places), value, tuple(within), into in memory_of(value))
+    return Write(into, tuple(places), value, tuple(within), into in memory_of(value), operator)
 
 
 def place_of(node: Node) -> Place:
@@ -97,9 +117,9 @@ def is_last(node: Node, write: Write, position: dict[Node, int]) -> bool:
 
 
 def reads_in_time(node: Node, write: Write) -> bool:
-    """Whether nothing that may write into the value's memory comes between the innermost scatter, which reads it, and
-    the outermost one, which reads it now."""
-    scatters = {each for each in write.within if each.target in VIEW_OF}
+    """Whether nothing that may write into the memory of the value comes between the innermost scatter or operator, that
+    reads it, and the outermost one, which reads it now."""
+    scatters = {each for each in write.within if each.target in VIEW_OF or each is write.operator}
     previous = node.prev
     while scatters:
         if previous not in write.within and previous.target not in ALIASES:

@@ -18,6 +18,7 @@ from fourfold.compiler.analysis.support import REFUSAL, is_computed, results_of
 from fourfold.compiler.analysis.views import VIEWS, has_hints, hint
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.lowering.decompositions import late
+from fourfold.compiler.lowering.max_pools import INTERPRETED, MAX_POOLS, WINDOWS, computes_few
 from fourfold.compiler.lowering.stencils import STENCILS
 from fourfold.compiler.nest.jit import service
 from fourfold.compiler.nodes.recorder import Recorder, numbers_of, rewritten
@@ -34,14 +35,21 @@ def decompose(module: GraphModule) -> GraphModule:
     options = module.meta.get("options")
     as_nests = options is not None and FOR_A_FILE not in module.meta and service.compiles(options.generator)
     table = {target: own for target, own in late().items() if as_nests or target not in STENCILS}
+    table |= MAX_POOLS if as_nests else INTERPRETED
     inputs = numbers_of(module.graph)
     left = {node for node in module.graph.nodes if node.target in table and REFUSAL not in node.meta}
+    for node in left:
+        if node.target in MAX_POOLS and computes_few(node, as_nests):
+            node.meta[WINDOWS] = True
     found = left
     while found:  # again for the neighbours of new pieces
         turn, found = sorted(found), set()
         for node in visiting(module, turn):
             is_wanted = has_known_sizes(node) and (
-                node.target in STENCILS or has_fused_neighbour(node) or profitability.is_ours(node)
+                node.target in STENCILS
+                or node.target in MAX_POOLS
+                or has_fused_neighbour(node)
+                or profitability.is_ours(node)
             )
             pieces = replaced(node, table, inputs) if is_wanted else None
             if pieces is not None:
@@ -101,4 +109,6 @@ def replaced(node: Node, table: dict[object, Callable[..., object]], inputs: Siz
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), record.value)
         return table[node.target](*args, **kwargs)
 
-    return rewritten(node, pieces, inputs, table, "its pieces read")
+    # A pad of a symbolic size stays one operator: the sizes of its parts would need nodes that compute them.
+    is_plain = node.target in MAX_POOLS and node.args[0].meta["val"]._has_symbolic_sizes_strides
+    return rewritten(node, pieces, inputs, {} if is_plain else table, "its pieces read")

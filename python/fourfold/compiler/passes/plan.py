@@ -14,10 +14,11 @@ from torch.fx import GraphModule, Node
 
 from fourfold.compiler.analysis import in_place
 from fourfold.compiler.analysis.concatenations import concatenations, filled, lengths_of, source_of
+from fourfold.compiler.analysis.overwritten import overwritten
 from fourfold.compiler.analysis.parts import parts_of
 from fourfold.compiler.analysis.support import constant_of, is_tensor
 from fourfold.compiler.analysis.views import has_hints, memory_order
-from fourfold.compiler.analysis.writes import Write, writes
+from fourfold.compiler.analysis.writes import IN_FILES, SCATTERS, Write, writes
 from fourfold.compiler.lowering import CONSTANT, POINTWISE
 from fourfold.compiler.nodes.fused import Fused, flat, results_of
 from fourfold.compiler.nodes.loop import Loop
@@ -49,19 +50,6 @@ ARITHMETIC = {
 }
 
 
-# Operators that write some places of a copy of their first operand. One that is new and read last is written in place,
-# as in eager mode: autograd's formulas write into new zeros, but while it traces they copy them.
-SCATTERS = {
-    getattr(getattr(torch.ops.aten, name), overload)
-    for name in (
-        *("index_add", "index_copy", "index_fill", "index_put", "masked_scatter"),
-        *("scatter", "scatter_add", "scatter_reduce"),
-    )
-    for overload in getattr(torch.ops.aten, name).overloads()
-    if "out" not in overload
-}
-COPYING = {f"{operator._schema.name}_": operator._schema.name for operator in SCATTERS}  # by the name in place
-
 # Operators with contiguous results whatever the layout of their operands.
 TAKES_GAPS = frozenset(
     getattr(getattr(torch.ops.aten, name), overload)
@@ -80,6 +68,7 @@ class Plan:
     outputs: list[int] = field(default_factory=list)  # the values' indices, -1 for None
     read_by_torch: set[int] = field(default_factory=set)  # the values that torch's operators read
     updates: dict[Node, Node] = field(default_factory=dict)  # the copies that programs make unnecessary: in_place.py
+    overwritten: set[Node] = field(default_factory=set)  # those that operators in place make so: overwritten.py
     concatenations: dict[Node, list[Node]] = field(default_factory=dict)  # each with the parts that programs write
     fused: dict[int, Fused] = field(default_factory=dict)  # by step
     index: dict[Node, int] = field(default_factory=dict)  # of values; of an operator with several results the first
@@ -122,10 +111,12 @@ def takes_gaps(user: Node, gradient: Node) -> bool:
 
 
 class Writer:
-    """writes_views: whether values are copied into views of tensors, which in files no operator does."""
+    """in_file: whether the steps are for a file, where operators change only inputs, and only operators that its reader
+    permits do."""
 
-    def __init__(self, inputs: list[Node], writes_views: bool = True):
-        self.writes_views = writes_views
+    def __init__(self, inputs: list[Node], in_file: bool = False):
+        self.in_file = in_file
+        self.in_place = IN_FILES if in_file else SCATTERS  # the operators that may be called so
         self.index = {node: k for k, node in enumerate(inputs)}
         self.count = len(inputs)
         self.plan = Plan()
@@ -141,7 +132,10 @@ class Writer:
         self.targets = {result: (self.index_of(copy.args[0]), False) for copy, result in self.plan.updates.items()}
         self.joined_by = {part: node for node, parts in self.plan.concatenations.items() for part in parts}
         self.filled = filled(module, self.plan.concatenations)
-        written = writes(module) if self.writes_views else {}
+        inputs = overwritten(module, self.in_place)
+        self.plan.overwritten = inputs.copies
+        others = {} if self.in_file else writes(module)
+        written = {node: each for node, each in others.items() if each.into not in inputs.writes} | inputs.writes
         within = {node for write in written.values() for node in write.within}
         for node in module.graph.nodes:
             if node in within:
@@ -154,7 +148,7 @@ class Writer:
                 self.loop(node)
             elif isinstance(node.target, Subgraph):
                 self.subgraph(node)
-            elif node in self.plan.updates:
+            elif node in self.plan.updates or node in self.plan.overwritten:
                 self.index[node] = self.index_of(node.args[0])
             elif node in self.plan.concatenations:
                 self.complete(node)
@@ -294,6 +288,9 @@ class Writer:
             given = [("value", self.read(each)) if isinstance(each, Node) else ("constant", each) for each in place]
             self.add("operator", (target._schema.name, target._schema.overload_name), [("value", view), *given])
             view = self.made(1)
+        if write.operator is not None:
+            self.call(write.operator, view)
+            return
         value = self.read(write.value)
         if write.is_of_itself:
             self.add("operator", ("aten::clone", ""), [("value", value), ("default", None)])
@@ -353,16 +350,25 @@ class Writer:
     def operator(self, node: Node) -> None:
         if not isinstance(node.target, torch._ops.OpOverload):
             raise NeedsPython(f"{node.name} is not an operator of torch's dispatcher")
+        self.index[node] = self.call(node)
+
+    def call(self, node: Node, into: int | None = None) -> int:
+        """The index of the first result. into: the value that the operator changes in place, instead of a copy of its
+        first operand."""
         schema = node.target._schema
         names = [argument.name for argument in schema.arguments]
         given = dict(zip(names[: len(node.args)], node.args, strict=True)) | node.kwargs
+        own = 0 if into is None else 1
         arguments = [
             self.argument(given[argument.name], argument) if argument.name in given else ("default", None)
-            for argument in schema.arguments
+            for argument in schema.arguments[own:]
         ]
-        name = f"{schema.name}_" if writes_in_place(node) else schema.name
-        self.add("operator", (name, schema.overload_name), arguments)
-        self.index[node] = self.made(len(schema.returns))
+        if into is not None:
+            self.last[into] = len(self.plan.steps)
+            arguments.insert(0, ("value", into))
+        is_in_place = into is not None or node.target in self.in_place and writes_in_place(node)
+        self.add("operator", (f"{schema.name}_" if is_in_place else schema.name, schema.overload_name), arguments)
+        return self.made(len(schema.returns))
 
     def argument(self, given: object, expected: torch.Argument) -> tuple[str, object]:
         if isinstance(given, Node):

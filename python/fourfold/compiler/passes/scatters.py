@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from fourfold.compiler.analysis.in_place import COPY
 from fourfold.compiler.analysis.parts import CONCATENATION
 from fourfold.compiler.analysis.sizes import Sizes
 from fourfold.compiler.analysis.support import REFUSAL, can_be_held, constant_of, refuse
@@ -65,6 +66,8 @@ def concatenate(node: Node, inputs: Sizes) -> None:
     is_plain = can_be_held(node.meta["val"]) and base.meta["val"].is_contiguous()
     if not writes or not is_plain or not is_worthwhile(node, [value for *_, value in writes]):
         return
+    if is_overwritten(base) and not cover(writes, shape_of(node)[dim]):
+        return  # analysis/overwritten.py: writes in place leave the rest of an input where it is
 
     def rewrite(record: Recorder) -> Tensor:
         """Later writes are on top of earlier ones."""
@@ -89,6 +92,19 @@ def concatenate(node: Node, inputs: Sizes) -> None:
         return torch.cat(values, dim) if len(values) > 1 else values[0].clone(memory_format=torch.contiguous_format)
 
     rewritten(node, rewrite, inputs, reader="the concatenation reads")
+
+
+def is_overwritten(node: Node) -> bool:
+    """Whether it is an input that the graph changes."""
+    return node.op == "placeholder" and any(user.target is COPY and user.args[0] is node for user in node.users)
+
+
+def cover(writes: list[Write], size: int) -> bool:
+    """Whether they leave no place as it was."""
+    end = 0
+    for start, stop, _ in sorted(writes, key=lambda write: write[0]):
+        end = max(end, stop) if start <= end else end
+    return end >= size
 
 
 def chain_of(node: Node) -> tuple[int, list[Write], Node]:

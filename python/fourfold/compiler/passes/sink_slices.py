@@ -18,6 +18,7 @@ from fourfold.compiler.analysis.profitability import words
 from fourfold.compiler.analysis.support import REFUSAL, is_computed, is_tensor, refuse
 from fourfold.compiler.analysis.views import VIEWS, have_same_shape, is_one, shape_of
 from fourfold.compiler.lowering import POINTWISE, ROWS
+from fourfold.compiler.lowering.max_pools import WINDOWS
 from fourfold.compiler.nodes.recorder import NotRecorded, Recorder, numbers_of
 from fourfold.compiler.passes.cleanup import eliminate_dead_code
 from fourfold.compiler.pipeline.fallback import visiting
@@ -116,11 +117,13 @@ def need_of(node: Node, needs: dict[Node, Need]) -> Need | None:
             if not found_here:
                 return None
             _, dim, place = found_here[0]
+            if place.step > 1 and not is_of_windows(user):
+                return None
             places = {place}
         else:
             return None
         found = found or Need(dim)
-        if found.dim != dim or any(place.step > 1 or not place for place in places):
+        if found.dim != dim or not all(places):
             return None
         found.places |= places
     if found is None or not isinstance(shape[found.dim], int):
@@ -137,7 +140,12 @@ def reads_in_registers(user: Node, node: Node, needs: dict[Node, Need]) -> bool:
 
 
 def is_part_of_program(user: Node) -> bool:
-    return is_computed(user, POINTWISE, ROWS) or user.target is CONCATENATION
+    return is_computed(user, POINTWISE, ROWS) or user.target is CONCATENATION or is_of_windows(user)
+
+
+def is_of_windows(user: Node) -> bool:
+    """Whether it slices windows before which operators are to move, along one dimension after another."""
+    return user.target is SLICE and WINDOWS in user.meta
 
 
 def reads_memory(node: Node, needs: dict[Node, Need]) -> bool:
@@ -203,7 +211,7 @@ def compute_from_slices(piece: Node, needs: dict[Node, Need], recorder: Recorder
 
 def sliced(record: Recorder, node: Node, dim: int, place: range) -> Tensor:
     """The slice of a node; of a slice, the slice of its base, so that equal slices become equal calls."""
-    start, stop = place.start, place.stop
+    start, stop, step = place.start, place.stop, place.step
     while node.target is SLICE and (found := pieces(node)) and found[0][1] == dim and found[0][2].step == 1:
         start, stop, node = start + found[0][2].start, stop + found[0][2].start, node.args[0]
-    return torch.ops.aten.slice.Tensor(record.value(node), dim, start, stop)
+    return torch.ops.aten.slice.Tensor(record.value(node), dim, start, stop, step)

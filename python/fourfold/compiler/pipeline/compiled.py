@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch.fx import GraphModule, Node
@@ -62,6 +62,11 @@ class Compiled:
     def updates(self) -> Mapping[Node, Node]:
         """The copies into inputs that programs make unnecessary, each with the result that is written in place."""
         return {} if self.plan is None or _native.module is None else self.plan.updates
+
+    @property
+    def overwritten(self) -> Collection[Node]:
+        """The copies into inputs that operators in place make unnecessary."""
+        return () if self.plan is None or _native.module is None else self.plan.overwritten
 
     @property
     def concatenations(self) -> Mapping[Node, Sequence[Node]]:
