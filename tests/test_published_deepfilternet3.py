@@ -87,7 +87,7 @@ def test_network() -> None:
             torch.testing.assert_close(a[0], b, rtol=0, atol=1e-5)
 
 
-def test_program(path: Path, tmp_path: Path) -> None:
+def test_deepfilternet3_as_a_program(path: Path, tmp_path: Path) -> None:
     sound = (noisy() * 32768).round().short()
     command = [program("deepfilternet3", tmp_path), path]
     found = subprocess.run(command, input=sound.numpy().tobytes(), capture_output=True, check=True)

@@ -83,7 +83,7 @@ def test_several_lines(package: Read, saved: Path) -> None:
         assert example("english_g2").text(got) == texts
 
 
-def test_the_program(package: Read, saved: Path, tmp_path: Path) -> None:
+def test_english_g2_as_a_program(package: Read, saved: Path, tmp_path: Path) -> None:
     """main.cpp reads images of several heights."""
     command = [program("english_g2", tmp_path), saved, tmp_path / "line.pgm"]
     for line, height, comment in ((LINES[3], 64, ""), (EXACT[0], 64, "# a comment\n"), (EXACT[1], 50, "")):

@@ -130,6 +130,58 @@ def test_every_kind_of_step(mixed: tuple[nn.Module, Any, tuple[Tensor, Tensor]])
         assert got["part"].untyped_storage().data_ptr() == got["whole"].untyped_storage().data_ptr()
 
 
+class OtherViews(nn.Module):
+    """Views of what is computed: as of other dtypes, and conjugate ones."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        y = x @ x.t()
+        spectrum = torch.fft.fft(y)
+        turned = torch.view_as_complex(y.cumsum(0).unflatten(1, (2, 2))).square()
+        bits = y.cumsum(1).view(torch.int32).sort(1)[0]
+        return spectrum * torch.fft.fft(x).sum().conj(), spectrum.real + 1, torch.view_as_real(turned) * 2, bits
+
+
+def test_views_of_other_dtypes(tmp_path: Path) -> None:
+    x = torch.randn(4, 4)
+    loaded, model = reloaded(OtherViews(), (x,), tmp_path), OtherViews()
+    for seed in range(CALLS):
+        each = others(x, seed)
+        torch.testing.assert_close(loaded(each), model(each))
+
+
+class Checked(nn.Module):
+    """A step without results reads a constant, beside values that follow from weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, 5))
+        self.register_buffer("ok", torch.ones((), dtype=torch.bool))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.weight.cumsum(0).sort(1)[0]
+        torch._assert_async(self.ok)
+        return torch.cumsum(x @ y, 1) @ y
+
+
+def test_values_of_weights_that_somebody_changes(tmp_path: Path) -> None:
+    model, x = Checked().eval().requires_grad_(False), torch.randn(2, 5)
+    loaded = reloaded(model, (x,), tmp_path)
+    for _ in range(CALLS):
+        torch.testing.assert_close(loaded(x), model(x))
+    loaded.tensors["weight"].mul_(2)
+    model.weight.mul_(2)
+    for _ in range(CALLS):
+        torch.testing.assert_close(loaded(x), model(x))
+
+
+@pytest.mark.filterwarnings("ignore:fourfold could not run")
+def test_functionalize(tmp_path: Path) -> None:
+    model, x = nn.Sequential(nn.Linear(6, 7), nn.Tanh(), nn.Softmax(-1)).eval().requires_grad_(False), torch.randn(2, 6)
+    loaded = reloaded(model, (x,), tmp_path)
+    for _ in range(CALLS):
+        torch.testing.assert_close(torch.func.functionalize(loaded)(x), model(x))
+
+
 def test_threads_at_once(mixed: tuple[nn.Module, Any, tuple[Tensor, Tensor]]) -> None:
     _, loaded, arguments = mixed
     given = [others(arguments, seed) for seed in range(8)]

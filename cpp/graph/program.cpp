@@ -27,7 +27,8 @@ class Inputs {
   }
 
   void add(const at::Tensor& tensor) {
-    const bool is_traced = tensor.unsafeGetTensorImpl()->is_python_dispatch() || is_wrapped(tensor);
+    const bool is_traced = tensor.unsafeGetTensorImpl()->is_python_dispatch() || is_wrapped(tensor) ||
+                           tensor.key_set().has(c10::DispatchKey::Functionalize);
     TORCH_CHECK_VALUE(!is_traced && !tensor._is_zerotensor() && tensor.device() == device_ && tensor.layout() == at::kStrided,
                       "program: expected a plain strided tensor on ", device_, ", but got ", tensor.toString(), " on ", tensor.device());
     const at::Tensor* read = &tensor;

@@ -10,6 +10,7 @@
 #include <c10/core/impl/TorchDispatchModeTLS.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -37,7 +38,7 @@ bool is_simple(const at::Tensor& tensor) {
 
 bool is_same_number(const c10::IValue& a, const c10::IValue& b) {
   if (a.isInt() && b.isInt()) return a.toInt() == b.toInt();
-  if (a.isDouble() && b.isDouble()) return a.toDouble() == b.toDouble();
+  if (a.isDouble() && b.isDouble()) return a.toDouble() == b.toDouble() && std::signbit(a.toDouble()) == std::signbit(b.toDouble());
   if (a.isBool() && b.isBool()) return a.toBool() == b.toBool();
   return a.isNone() && b.isNone();
 }

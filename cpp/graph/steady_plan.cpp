@@ -111,11 +111,17 @@ class Planner {
       know(value);
       is_constant_.insert(value);
     }
-    return plan_->reads_constants = begin < end;
+    plan_->reads_constants = plan_->reads_constants || begin < end;
+    return begin < end;
   }
 
   bool is_tensor(size_t value) const { return values_[value].isTensor() && values_[value].toTensor().defined(); }
   bool is_new(size_t value) const { return is_tensor(value) && owners_[value] == value; }
+  // Not a view as of another dtype, or one that is conjugated when it is read.
+  bool is_read_as_it_lies(size_t value) const {
+    const at::Tensor& tensor = values_[value].toTensor();
+    return !tensor.is_conj() && tensor.scalar_type() == values_[owners_[value]].toTensor().scalar_type();
+  }
   bool is_in_block(size_t owner) const { return in_block_.count(owner) > 0; }
 
   void know(size_t value) {
@@ -131,7 +137,9 @@ class Planner {
 
   // Whether a step is left out, because its results are parts of memory that is there.
   bool keeps_parts(size_t begin, size_t end) {
-    const auto is_part = [&](size_t value) { return is_tensor(value) && is_in_block(owners_[value]) && !is_output_[value]; };
+    const auto is_part = [&](size_t value) {
+      return is_tensor(value) && is_in_block(owners_[value]) && !is_output_[value] && is_read_as_it_lies(value);
+    };
     for (size_t value = begin; value < end; ++value) {
       if (!is_part(value)) return false;
     }
@@ -142,7 +150,7 @@ class Planner {
   // Gives a new tensor a place in the block, or memory of its own in each call.
   void make(size_t value, Action& action) {
     const at::Tensor& tensor = values_[value].toTensor();
-    if (escapes_.count(value) > 0 || tensor.storage_offset() != 0) {
+    if (escapes_.count(value) > 0 || tensor.storage_offset() != 0 || !is_read_as_it_lies(value)) {
       action.made.emplace_back(value, layout_of(tensor));
       return;
     }
