@@ -315,4 +315,4 @@ def test_a_steady_call_allocates_its_results(tmp_path: Path) -> None:
     said = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True, check=True)
     small, aligned = map(float, said.stdout.split())
     assert aligned == 1
-    assert small < 35  # two of them for each program
+    assert small < 60  # two of them for each program
