@@ -1,4 +1,4 @@
-// Convolutions whose output channels read one channel each, as sums of shifted lines.
+// Direct depthwise convolutions: the inner loop adds a row of the input, times one weight, to a row of the output.
 #pragma once
 
 #include "convolution.h"

@@ -7,7 +7,6 @@ share no memory: AOTAutograd and Dynamo's guards see to that, and exported progr
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import dataclass, field
 
 from torch.fx import GraphModule, Node
@@ -26,14 +25,13 @@ class Overwritten:
     copies: set[Node] = field(default_factory=set)
 
 
-def overwritten(module: GraphModule, operators: Container[object] = SCATTERS) -> Overwritten:
-    """operators: those that may be called in place."""
+def overwritten(module: GraphModule) -> Overwritten:
     position = {node: k for k, node in enumerate(module.graph.nodes)}
     found, copies = Overwritten(), module.graph.find_nodes(op="call_function", target=COPY)
     for copy in copies:
         if copy.args[0].op != "placeholder" or sum(other.args[0] is copy.args[0] for other in copies) > 1:
             continue
-        writes = chain_of(*copy.args[:2], operators)
+        writes = chain_of(*copy.args[:2])
         is_private = given_away(module).isdisjoint(views_of(copy.args[1]))
         if writes and is_private and all(is_safe(node, write, copy, position) for node, write in writes.items()):
             found.writes |= writes
@@ -41,14 +39,14 @@ def overwritten(module: GraphModule, operators: Container[object] = SCATTERS) ->
     return found
 
 
-def chain_of(given: Node, result: Node, operators: Container[object]) -> dict[Node, Write]:
+def chain_of(given: Node, result: Node) -> dict[Node, Write]:
     """The writes that make the result of the input, the last one first; empty if other operators do too."""
     found: dict[Node, Write] = {}
     node = result
     while node is not given:
         if node.target in VIEW_OF:
-            found[node] = write_of(node, operators)
-        elif node.target in operators:
+            found[node] = write_of(node, SCATTERS)
+        elif node.target in SCATTERS:
             found[node] = Write(node.args[0], (), node, (), False, node)
         else:
             return {}

@@ -20,6 +20,7 @@ aten = torch.ops.aten
 VIEW_OF = {aten.slice_scatter.default: aten.slice.Tensor, aten.select_scatter.default: aten.select.int}
 ALIASES = {*VIEWS, *VIEW_OF.values()}
 # Operators that write some places of a copy of their first operand, and whose form in place writes into the operand.
+# cpp/model/permitted.cpp lists the same ones: files may call them in place.
 SCATTERS = {
     getattr(getattr(aten, name), overload)
     for name in (
@@ -29,8 +30,6 @@ SCATTERS = {
     for overload in getattr(aten, name).overloads()
     if "out" not in overload
 }
-# Those that a file may call in place; cpp/model/permitted.cpp has the same list.
-IN_FILES = frozenset(SCATTERS)
 Place = tuple[object, tuple[object, ...]]  # the operator of a view, and its arguments but the tensor
 
 

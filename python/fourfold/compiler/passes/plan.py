@@ -18,7 +18,7 @@ from fourfold.compiler.analysis.overwritten import overwritten
 from fourfold.compiler.analysis.parts import parts_of
 from fourfold.compiler.analysis.support import constant_of, is_tensor
 from fourfold.compiler.analysis.views import has_hints, memory_order
-from fourfold.compiler.analysis.writes import IN_FILES, SCATTERS, Write, writes
+from fourfold.compiler.analysis.writes import SCATTERS, Write, writes
 from fourfold.compiler.lowering import CONSTANT, POINTWISE
 from fourfold.compiler.nodes.fused import Fused, flat, results_of
 from fourfold.compiler.nodes.loop import Loop
@@ -116,7 +116,6 @@ class Writer:
 
     def __init__(self, inputs: list[Node], in_file: bool = False):
         self.in_file = in_file
-        self.in_place = IN_FILES if in_file else SCATTERS  # the operators that may be called so
         self.index = {node: k for k, node in enumerate(inputs)}
         self.count = len(inputs)
         self.plan = Plan()
@@ -132,7 +131,7 @@ class Writer:
         self.targets = {result: (self.index_of(copy.args[0]), False) for copy, result in self.plan.updates.items()}
         self.joined_by = {part: node for node, parts in self.plan.concatenations.items() for part in parts}
         self.filled = filled(module, self.plan.concatenations)
-        inputs = overwritten(module, self.in_place)
+        inputs = overwritten(module)
         self.plan.overwritten = inputs.copies
         others = {} if self.in_file else writes(module)
         written = {node: each for node, each in others.items() if each.into not in inputs.writes} | inputs.writes
@@ -366,7 +365,7 @@ class Writer:
         if into is not None:
             self.last[into] = len(self.plan.steps)
             arguments.insert(0, ("value", into))
-        is_in_place = into is not None or node.target in self.in_place and writes_in_place(node)
+        is_in_place = into is not None or node.target in SCATTERS and writes_in_place(node)
         self.add("operator", (f"{schema.name}_" if is_in_place else schema.name, schema.overload_name), arguments)
         return self.made(len(schema.returns))
 
