@@ -39,7 +39,8 @@ SURROUNDINGS = {name: value for name, value in os.environ.items() if name not in
 
 
 def cmake(*arguments: object, **keywords: Any) -> str:
-    path = os.pathsep.join([str(Path(tool("ninja", "ninja")).parent), SURROUNDINGS["PATH"]])
+    folders = [str(Path(sys.executable).parent), str(Path(tool("ninja", "ninja")).parent)]
+    path = os.pathsep.join([*folders, SURROUNDINGS["PATH"]])
     return output_of(tool("cmake", "cmake"), *arguments, env=SURROUNDINGS | {"PATH": path}, **keywords)
 
 
@@ -88,8 +89,26 @@ def configure_programs(folder: Path, libtorch: Path) -> None:
     (files_page,) = blocks("cpp", ROOT / "docs" / "files.md")
     (folder / "files_page.cpp").write_text(files_page, encoding="utf-8")
     pages = (f"-DPAGE={folder / 'page.cpp'}", f"-DFILES_PAGE={folder / 'files_page.cpp'}")
-    options = (f"-Dfourfold_DIR={cmake_dir()}", f"-DTorch_ROOT={libtorch}", *pages)
+    options = (
+        f"-Dfourfold_DIR={cmake_dir()}",
+        f"-DTorch_ROOT={libtorch}",
+        *pages,
+        f"-DOBJECTS={page_with_objects(folder)}",
+    )
     cmake("-S", SOURCES, "-B", folder, "-G", "Ninja", *options)
+
+
+def page_with_objects(build: Path) -> Path:
+    """The page's lines that compile a model's loops, for a program whose main is compiled already."""
+    folder = build / "page"
+    folder.mkdir()
+    program = "add_executable(app)\ntarget_link_libraries(app PRIVATE model_program fourfold::fourfold)\n"
+    (folder / "CMakeLists.txt").write_text(program + blocks("cmake")[1], encoding="utf-8")
+    sizes = ({0: torch.export.Dim("n", min=1, max=64)},)
+    fourfold.save(
+        torch.export.export(nn.Softmax(-1), (torch.zeros(3, 512),), dynamic_shapes=sizes), folder / "model.ff"
+    )
+    return folder
 
 
 def built(folder: Path, *targets: str) -> str:
@@ -320,7 +339,7 @@ def test_what_the_page_shows_runs(build: Path, tmp_path: Path, monkeypatch: pyte
 
 def test_the_pages_project_is_configured_by_its_command_and_links(libtorch: Path, tmp_path: Path) -> None:
     """With a main that compiles quickly: the page's own is compiled in the tests' program."""
-    (project,), (command,) = blocks("cmake"), blocks("sh")
+    (project, _), (command,) = blocks("cmake"), blocks("sh")
     (tmp_path / "CMakeLists.txt").write_text(project)
     (tmp_path / "main.cpp").write_text("int main() {}\n")
     path = os.pathsep.join([str(Path(sys.executable).parent), SURROUNDINGS["PATH"]])

@@ -27,6 +27,7 @@ struct Requests {
   Nests::Known* taken = nullptr;  // by the compiler
   std::map<std::pair<std::string, std::string>, std::unique_ptr<Nests>> nests;  // by text and target
   bool served = false;
+  bool provided = false;  // some nests were compiled ahead of time
 
   bool are_answered() const { return waiting.empty() && (taken == nullptr || taken->is_answered); }
 };
@@ -62,15 +63,15 @@ Nests::Answer Nests::find(const std::string& layout, Generator generator, int64_
   const auto found = std::find_if(known_.begin(), known_.end(), [&](const auto& one) { return one->layout == layout; });
   Known* known = found == known_.end() ? nullptr : found->get();
   if (known == nullptr) {
-    if (!all.served) return {};
+    if (!all.served && !all.provided) return {};
     if (known_.size() >= most_layouts) {
       return {true, nullptr, "programs with this text have " + std::to_string(most_layouts) + " layouts already"};
     }
     known = known_.emplace_back(new Known{this, layout}).get();
   }
+  if (known->calls < calls_before) ++known->calls;
   if (known->is_answered) return {true, known->nest.get(), known->reason};
   const bool waits = generator == Generator::llvm;
-  if (known->calls < calls_before) ++known->calls;
   known->work = waits ? awaited : std::min(known->work, awaited - work) + work;
   const bool is_wanted = waits || work >= large_work || known->calls >= calls_before;
   if (is_wanted && !known->is_requested && all.served) {  // another generator may have counted these calls
@@ -84,10 +85,22 @@ Nests::Answer Nests::find(const std::string& layout, Generator generator, int64_
 
 void Nests::attach(std::string_view layout, std::unique_ptr<const Nest> nest, std::string_view reason) {
   for (const auto& known : known_) {
-    if (known->layout != layout) continue;
+    if (known->layout != layout || known->is_answered) continue;  // a nest that calls may use stays
     known->nest = std::move(nest);
     known->reason = reason;
     known->is_answered = true;
+  }
+}
+
+void Nests::add(std::string_view layout, std::unique_ptr<const Nest> nest) {
+  const auto is_it = [&](const auto& one) { return one->layout == layout; };
+  if (std::none_of(known_.begin(), known_.end(), is_it)) known_.emplace_back(new Known{this, std::string(layout)});
+  attach(layout, std::move(nest), {});
+}
+
+void Nests::count(int64_t& compiled, int64_t& interpreted) const {
+  for (const auto& known : known_) {
+    if (known->calls > 0) ++(known->nest != nullptr ? compiled : interpreted);
   }
 }
 
@@ -114,13 +127,28 @@ std::string without_sizes(std::string_view text) {
 
 }  // namespace
 
-Nests& nests_of(std::string_view text, std::string_view target) {
-  Requests& all = requests();
-  const std::scoped_lock lock(all.mutex);
-  std::pair key(without_sizes(text), std::string(target));
+namespace {
+
+Nests& nests_in(Requests& all, std::string text, std::string_view target) {
+  std::pair key(std::move(text), std::string(target));
   std::unique_ptr<Nests>& known = all.nests[key];
   if (known == nullptr) known = std::make_unique<Nests>(std::move(key.first), std::move(key.second));
   return *known;
+}
+
+}  // namespace
+
+Nests& nests_of(std::string_view text, std::string_view target) {
+  Requests& all = requests();
+  const std::scoped_lock lock(all.mutex);
+  return nests_in(all, without_sizes(text), target);
+}
+
+void provide(std::string_view text, std::string_view layout, std::unique_ptr<const Nest> nest) {
+  Requests& all = requests();
+  const std::scoped_lock lock(all.mutex);
+  all.provided = true;
+  nests_in(all, std::string(text), {}).add(layout, std::move(nest));
 }
 
 namespace {
@@ -168,6 +196,13 @@ int32_t fourfold_nests_wait(int64_t milliseconds) {
   const auto is_over = [&] { return all.are_answered() || !all.served; };
   all.answered.wait_for(lock, std::chrono::milliseconds(milliseconds), is_over);
   return all.are_answered() ? 1 : all.served ? 0 : -1;
+}
+
+void fourfold_nests_count(int64_t* compiled, int64_t* interpreted) {
+  Requests& all = requests();
+  const std::scoped_lock lock(all.mutex);
+  *compiled = *interpreted = 0;
+  for (const auto& [key, nests] : all.nests) nests->count(*compiled, *interpreted);
 }
 
 void fourfold_nests_attach(

@@ -75,6 +75,10 @@ class Nests {
   Answer find(const std::string& layout, Generator generator, int64_t work = 0);
   // A null nest means that it can't be compiled, for that reason.
   void attach(std::string_view layout, std::unique_ptr<const Nest> nest, std::string_view reason);
+  // Adds the nest of a layout that no call has asked for.
+  void add(std::string_view layout, std::unique_ptr<const Nest> nest);
+  // Counts the layouts that calls have had.
+  void count(int64_t& compiled, int64_t& interpreted) const;
 
   const std::string& text() const { return text_; }
   const std::string& target() const { return target_; }
@@ -96,6 +100,9 @@ class Nests {
   std::vector<std::unique_ptr<Known>> known_;
 };
 
+// Adds a nest that was compiled ahead of time, unless there is one already. text: without sizes of axes.
+void provide(std::string_view text, std::string_view layout, std::unique_ptr<const Nest> nest);
+
 // The nests of a program's text. Programs whose texts differ only in the sizes of axes share them; they are never
 // freed, since a nest's code is never unloaded. target: the compiler's name of the target, such as "cuda sm_90"; empty
 // for this CPU.
@@ -115,6 +122,32 @@ FOURFOLD_EXPORT void fourfold_transpose_tile(
 FOURFOLD_EXPORT int32_t fourfold_program_layout(
     const fourfold_program* program, const fourfold_tensor* inputs, int32_t count, void* context,
     void (*take)(void* context, const char* layout));
+
+// What `python -m fourfold objects` writes into object files (fourfold.compiler.nest.objects): nests for one CPU level, and
+// where their code looks for the addresses of the level's vector functions. An object's initialisation provides them.
+struct fourfold_object_nest {
+  const char* text;  // without sizes of axes
+  const char* layout;
+  void* const* functions;
+  int64_t count;
+  int64_t bytes, bytes_of_column, bytes_of_panel, sums;
+};
+struct fourfold_object_function {
+  const char* operation;
+  const char* type;
+  uintptr_t* address;
+};
+struct fourfold_object {
+  const char* version;  // of fourfold
+  int64_t abi_version;
+  const char* level;  // "avx2", "avx512" or "neon"
+  const fourfold_object_nest* nests;
+  int64_t nest_count;
+  const fourfold_object_function* functions;
+  int64_t function_count;
+};
+// Adds the nests if they are for the level in use. Those of another version are reported on stderr and not used.
+FOURFOLD_EXPORT void fourfold_nests_provide(const fourfold_object* object);
 
 // Starts (1) or stops (0) collecting requests, depending on whether a compiler serves them.
 FOURFOLD_EXPORT void fourfold_nests_serve(int32_t served);

@@ -7,6 +7,7 @@
 #endif
 
 #include <fourfold/model.h>
+#include <fourfold/program.h>
 #include <torch/torch.h>
 
 #include "files.h"
@@ -60,7 +61,9 @@ int main(int count, char** words) try {
     const double taken = milliseconds(start, Clock::now());
     best = k == 0 ? taken : std::min(best, taken);
   }
-  std::cout << "warm " << best << "\n";
+  int64_t compiled = 0, interpreted = 0;
+  fourfold_nests_count(&compiled, &interpreted);
+  std::cout << "warm " << best << "\ncompiled " << compiled << "\ninterpreted " << interpreted << "\n";
   return 0;
 } catch (const std::exception& error) {
   std::cerr << error.what() << "\n";

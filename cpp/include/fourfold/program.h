@@ -34,9 +34,13 @@ FOURFOLD_EXPORT void fourfold_program_delete(fourfold_program* program);
 
 // Sets how the program runs. 0: interpreter. 1: compiled loop nests for repeated layouts, as soon as they are compiled;
 // the interpreter until then. 2: compiled loop nests; calls wait for them. fourfold's Python package compiles the
-// nests; without it 0, 1 and 2 are the same. Only the CPU has an interpreter: on other devices calls always wait for
+// nests, in its process or ahead of time (python -m fourfold objects); without it 0, 1 and 2 are the same. Only the CPU has an interpreter: on other devices calls always wait for
 // their kernels, and fail if there are none.
 FOURFOLD_EXPORT void fourfold_program_generate(fourfold_program* program, int32_t generator);
+
+// Counts the layouts of programs that this process has run, other than by 0: with loop nests, and without. For programs that
+// link nests compiled ahead of time, to see whether they have all.
+FOURFOLD_EXPORT void fourfold_nests_count(int64_t* compiled, int64_t* interpreted);
 
 FOURFOLD_EXPORT int32_t fourfold_program_inputs(const fourfold_program* program);
 FOURFOLD_EXPORT int32_t fourfold_program_outputs(const fourfold_program* program);

@@ -1,4 +1,4 @@
-"""The command line: ``python -m fourfold {info,demo,bench,profile,explain}``."""
+"""The command line: ``python -m fourfold {info,demo,bench,profile,explain,objects}``."""
 
 import argparse
 import json
@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import fourfold
 from fourfold import _cmake, demo
-from fourfold.cli import bench, explain, info, profile
+from fourfold.cli import bench, explain, info, objects, profile
 from fourfold.cli.console import run
 from fourfold.cli.usage import (
     Parser,
@@ -29,6 +29,7 @@ examples:
   python -m fourfold bench mlp       time a small MLP, like the ROCm extension tutorial
   python -m fourfold profile run.py  run a script, and print which operators took the time
   python -m fourfold explain run:f --shapes 1000   show what torch.compile(backend="fourfold") does with a function
+  python -m fourfold objects model.ff --call 1x512 -o model.o   compile a saved model's loops for a C++ program
   python -m fourfold --cmake-dir     print the folder for fourfold_DIR in a C++ program's CMake call"""
 
 INFO = """\
@@ -88,6 +89,7 @@ def build_parser() -> Parser:
     add_bench(commands)
     profile.add_to(commands)
     explain.add_to(commands)
+    objects.add_to(commands)
     return parser
 
 

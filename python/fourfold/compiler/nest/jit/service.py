@@ -56,17 +56,22 @@ def number(generator: str | None = None, device: torch.device = CPU) -> int:
 
 
 class Service:
-    """refusals: by text and layout, why a nest is not compiled. failures: likewise, for errors."""
+    """nests: the compiled ones, as text, layout and target. refusals: by text and layout, why a nest is not compiled.
+    failures: likewise, for errors."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.thread: threading.Thread | None = None
         self.is_wanted = True
         self.busy = threading.Lock()  # held while a nest is compiled
-        self.compiled = 0
+        self.nests: list[tuple[str, str, str]] = []
         self.has_warned = False  # that the cache can't be written
         self.refusals: dict[tuple[str, str], str] = {}
         self.failures: dict[tuple[str, str], str] = {}
+
+    @property
+    def compiled(self) -> int:
+        return len(self.nests)
 
     @functools.cached_property
     def level(self) -> Level:
@@ -137,7 +142,7 @@ class Service:
         head, code = known or self.compiled_code(text, layout)
         names = [name for name in head["functions"] if name]
         addresses = dict(zip(names, self.engine.load(code, names), strict=True))
-        self.compiled += 1  # before calls that wait for it go on
+        self.nests.append((text, layout, ""))  # before calls that wait for it go on
         _C.attach_nest(text, layout, [addresses.get(name, 0) for name in head["functions"]], *head["numbers"])
         if known is None:
             self.keep(self.cache, text, layout, head, code)
@@ -170,7 +175,7 @@ class Service:
             head, code = {"kernels": kernels}, language.compile(source, architecture, "a program of fourfold")
         else:
             head, code = known
-        self.compiled += 1
+        self.nests.append((text, layout, target))
         _C.attach_code(text, layout, target, code, head["kernels"])
         if known is None:
             self.keep(cache, text, layout, head, code)
