@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -149,10 +149,10 @@ def in_cpp(program: Path, path: Path, calls: Path, folder: Path, exact: list[Any
     return {"load": float(found["load"]), "first call": float(found["first"]), "warm call": float(found["warm"])}
 
 
-def run(command: list[str]) -> str:
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+def run(command: Sequence[object], **variables: str) -> str:
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # pip then compiles bytecode at installation
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=ROOT, env=environment)
     if done.returncode:
         raise Failed((done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1])
     return done.stdout

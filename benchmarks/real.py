@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.measure import ThreadTime, interleave, median_ratio, summarise
+from benchmarks.published import start
 from benchmarks.published.case import LOADED, Case, Way
 from benchmarks.request import Request
 from benchmarks.results import Report
@@ -36,6 +37,7 @@ def tables(request: Request) -> Iterator[Report]:
                 apart, times = differences(case.ways), times_of(case.ways, request)
                 of_one[case.title] = times
                 yield report(case, apart, times, of_one.get(case.batch_of))
+        yield start.table(request.kinds or REAL, Path(folder), request.quick)
 
 
 def times_of(ways: Mapping[str, Way], request: Request) -> dict[str, list[float]]:

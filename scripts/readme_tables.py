@@ -309,7 +309,7 @@ def classes_table(contents: dict[str, Any]) -> str:
 
 def real_table(contents: dict[str, Any]) -> str:
     """Published models: a row for each work; in brackets how many times as fast as the package's own way to run it."""
-    reports = contents["results"]
+    *reports, start = contents["results"]
     lines = [
         f"| µs | other ways | {' | '.join(map(in_bold, OF_EACH_MODEL))} |",
         "|---|---" + "|---:" * len(OF_EACH_MODEL) + "|",
@@ -318,9 +318,14 @@ def real_table(contents: dict[str, Any]) -> str:
         cells = {row["way"]: f"{1e6 * row['seconds']:,.0f} ({row['ratio']:.2f}×)" for row in report["figures"]}
         others = "; ".join(f"{way} {cell}" for way, cell in cells.items() if way not in OF_EACH_MODEL)
         lines.append(f"| {report['title']} | {others} | {' | '.join(cells[way] for way in OF_EACH_MODEL)} |")
-    missed = [each for report in reports for each in report["targets"] if not each["met"]]
+    heads = list(start["figures"][0])
+    lines += ["", f"| {' | '.join(['', *heads[1:]])} |", "|---" + "|---:" * (len(heads) - 1) + "|"]
+    for name, *numbers in (row.values() for row in start["figures"]):
+        cells = [f"{number:,.{0 if number >= 100 else 1}f}" for number in numbers]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    missed = [each for report in contents["results"] for each in report["targets"] if not each["met"]]
     words = [
-        f"\nMissed: {each['work']}, {each['limit']:.2f}× of {each['against']} ({each['measured']:.2f})."
+        f"\nMissed: {each['work']}, {each['limit']:.2f}{each['unit']} of {each['against']} ({each['measured']:.2f})."
         for each in missed
     ]
     return "\n".join([*lines, *words, "\n" + origin(contents["environment"], samples="CPU time on one thread")])

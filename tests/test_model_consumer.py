@@ -36,7 +36,14 @@ def test_a_program_computes_what_was_exported(program: Path, name: str, tmp_path
     calls = [CASES[name].inputs(size) for size in CASES[name].sizes]
     torch.save([flat(call) for call in calls], tmp_path / "calls.pt")
     said = run(program, saved(name, tmp_path), tmp_path / "calls.pt", tmp_path / "results.pt", 1)
-    assert [line.split()[0] for line in said.splitlines()] == ["load", "first", "warm", "compiled", "interpreted"]
+    assert [line.split()[0] for line in said.splitlines()] == [
+        "load",
+        "first",
+        "warm",
+        "compiled",
+        "interpreted",
+        "memory",
+    ]
     found = torch.load(tmp_path / "results.pt", weights_only=False)
     model = made(name)
     for (args, kwargs), mine in zip(calls, found, strict=True):

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import fourfold
 from benchmarks.published.case import LOADED, Case, example, over, ways_of
@@ -17,10 +17,14 @@ PACKAGES: tuple[str, ...] = ()
 STEPS = 64  # different arguments, again and again
 
 
+def plain() -> nn.Module:
+    return example("causal_transformer").CausalTransformer()
+
+
 def cases(folder: Path, quick: bool) -> Iterator[Case]:
     transformer, path = example("causal_transformer"), folder / "transformer.ff"
     transformer.save(str(path))
-    model, x = transformer.CausalTransformer(), torch.randn(STEPS, 1, transformer.WIDTH)
+    model, x = plain(), torch.randn(STEPS, 1, transformer.WIDTH)
     loaded = fourfold.load(path).stream()
     steps = ways_of(model, loaded)
     if not quick:

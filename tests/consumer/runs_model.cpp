@@ -13,6 +13,7 @@
 #include "files.h"
 
 #include <chrono>
+#include <fstream>
 #include <iostream>
 
 namespace {
@@ -21,6 +22,15 @@ using Clock = std::chrono::steady_clock;
 
 double milliseconds(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double, std::milli>(end - begin).count();
+}
+
+// Of /proc/self/status, in kB, such as VmHWM: the most resident memory so far.
+int64_t kilobytes(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    if (int64_t found = 0; word == name + ":" && status >> found) return found;
+  }
+  return 0;
 }
 
 std::vector<c10::IValue> leaves(const c10::IValue& list) {
@@ -41,6 +51,7 @@ int main(int count, char** words) try {
   const auto calls = read(words[2]).toListRef().vec();
   const int repetitions = std::stoi(words[4]);
   at::ones({1}).add_(1);  // initialises torch
+  const int64_t before = kilobytes("VmRSS");
   const auto begin = Clock::now();
   const fourfold::Model model = fourfold::load(words[1]);
   const auto loaded = Clock::now();
@@ -63,7 +74,8 @@ int main(int count, char** words) try {
   }
   int64_t compiled = 0, interpreted = 0;
   fourfold_nests_count(&compiled, &interpreted);
-  std::cout << "warm " << best << "\ncompiled " << compiled << "\ninterpreted " << interpreted << "\n";
+  std::cout << "warm " << best << "\ncompiled " << compiled << "\ninterpreted " << interpreted << "\nmemory "
+            << static_cast<double>(kilobytes("VmHWM") - before) / 1e3 << "\n";
   return 0;
 } catch (const std::exception& error) {
   std::cerr << error.what() << "\n";
