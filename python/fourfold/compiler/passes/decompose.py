@@ -1,6 +1,6 @@
 """Decomposes an operator if its pieces fuse with a neighbour, or if their program alone is as fast as torch's kernel.
-For the others torch's kernel is faster. Windows (stencils.py) are decomposed wherever loop nests run programs, by rules
-of their own."""
+For the others torch's kernel is faster. Windows (stencils.py) and positions of extremes are decomposed wherever loop
+nests run programs, by rules of their own."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from fourfold.compiler.analysis.views import VIEWS, has_hints, hint
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.lowering.decompositions import late
 from fourfold.compiler.lowering.max_pools import INTERPRETED, MAX_POOLS, WINDOWS, computes_few
+from fourfold.compiler.lowering.positions import POSITIONS
 from fourfold.compiler.lowering.stencils import STENCILS
 from fourfold.compiler.nest.jit import service
 from fourfold.compiler.nodes.recorder import Recorder, numbers_of, rewritten
@@ -35,7 +36,7 @@ def decompose(module: GraphModule) -> GraphModule:
     options = module.meta.get("options")
     as_nests = options is not None and FOR_A_FILE not in module.meta and service.compiles(options.generator)
     table = {target: own for target, own in late().items() if as_nests or target not in STENCILS}
-    table |= MAX_POOLS if as_nests else INTERPRETED
+    table |= MAX_POOLS | POSITIONS if as_nests else INTERPRETED
     inputs = numbers_of(module.graph)
     left = {node for node in module.graph.nodes if node.target in table and REFUSAL not in node.meta}
     for node in left:
@@ -48,6 +49,7 @@ def decompose(module: GraphModule) -> GraphModule:
             is_wanted = has_known_sizes(node) and (
                 node.target in STENCILS
                 or node.target in MAX_POOLS
+                or node.target in POSITIONS
                 or has_fused_neighbour(node)
                 or profitability.is_ours(node)
             )
