@@ -1,6 +1,5 @@
 """Decomposes an operator if its pieces fuse with a neighbour, or if their program alone is as fast as torch's kernel.
-For the others torch's kernel is faster. Windows (stencils.py) and positions of extremes are decomposed wherever loop
-nests run programs, by rules of their own."""
+For the others torch's kernel is faster. Windows, positions of extremes and reads at indices have rules of their own."""
 
 from __future__ import annotations
 
@@ -18,6 +17,7 @@ from fourfold.compiler.analysis.support import REFUSAL, is_computed, results_of
 from fourfold.compiler.analysis.views import VIEWS, has_hints, hint
 from fourfold.compiler.lowering import POINTWISE, ROWS
 from fourfold.compiler.lowering.decompositions import late
+from fourfold.compiler.lowering.indexing import INDEXED
 from fourfold.compiler.lowering.max_pools import INTERPRETED, MAX_POOLS, WINDOWS, computes_few
 from fourfold.compiler.lowering.positions import POSITIONS
 from fourfold.compiler.lowering.stencils import STENCILS
@@ -27,6 +27,7 @@ from fourfold.compiler.passes.sink_gather import RULES
 from fourfold.compiler.pipeline.fallback import visiting
 
 aten = torch.ops.aten
+ALWAYS = {*STENCILS, *MAX_POOLS, *POSITIONS, *INDEXED}  # by rules of their own
 SEEN_THROUGH = VIEWS | {operator.getitem, aten.clone.default, aten.detach.default, aten.alias.default}
 BACKWARD = "is_backward"
 
@@ -36,7 +37,7 @@ def decompose(module: GraphModule) -> GraphModule:
     options = module.meta.get("options")
     as_nests = options is not None and FOR_A_FILE not in module.meta and service.compiles(options.generator)
     table = {target: own for target, own in late().items() if as_nests or target not in STENCILS}
-    table |= MAX_POOLS | POSITIONS if as_nests else INTERPRETED
+    table |= INDEXED | (MAX_POOLS | POSITIONS if as_nests else INTERPRETED)
     inputs = numbers_of(module.graph)
     left = {node for node in module.graph.nodes if node.target in table and REFUSAL not in node.meta}
     for node in left:
@@ -47,11 +48,7 @@ def decompose(module: GraphModule) -> GraphModule:
         turn, found = sorted(found), set()
         for node in visiting(module, turn):
             is_wanted = has_known_sizes(node) and (
-                node.target in STENCILS
-                or node.target in MAX_POOLS
-                or node.target in POSITIONS
-                or has_fused_neighbour(node)
-                or profitability.is_ours(node)
+                node.target in ALWAYS or has_fused_neighbour(node) or profitability.is_ours(node)
             )
             pieces = replaced(node, table, inputs) if is_wanted else None
             if pieces is not None:
