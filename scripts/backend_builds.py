@@ -14,6 +14,7 @@ import torch
 
 import backend_tools as tools
 import compiled_code
+import front_end
 import library_symbols
 from backend_report import IN_REGISTERS, Refused, Report
 from backend_tools import ROOT, WORK, build_folder, output, run
@@ -148,6 +149,21 @@ def cuda_architectures(folder: Path) -> list[str]:
     return sorted(next(iter(told)), key=lambda name: int(re.sub(r"\D", "", name)))
 
 
+def cuda_commands() -> dict[Path, list[str]]:
+    """nvcc's options for each source, in the build of cuda()."""
+    listed = build_folder("cuda") / "compile_commands.json"
+    if not listed.exists():
+        raise Refused("the build for CUDA was not configured")
+    commands = json.loads(listed.read_text())
+    found = {Path(each["file"]): shlex.split(each["command"]) for each in commands if each["file"].endswith(".cu")}
+    return {file: words[: words.index("-x")] for file, words in found.items()}
+
+
+def owners(name: str, report: Report) -> list[str]:
+    """The operators that a source of this name is for."""
+    return [name] if name in report.operators else report.operators
+
+
 def cuda_old(report: Report) -> None:
     """Checks the kernels against the oldest supported toolkit. No Python package has its nvcc, so a newer nvcc reads
     them with its headers, and its own ptxas assembles what the newer nvcc has compiled."""
@@ -156,27 +172,29 @@ def cuda_old(report: Report) -> None:
         report.facts.append("cuda: that nvcc is of CUDA 12 itself")
         return
     headers, ptxas = tools.old_toolkit()
-    folder = configure(
-        "cuda-12.8",
-        "-DFOURFOLD_CUDA=ON",
-        "-DFOURFOLD_HIP=OFF",
-        f"-DCMAKE_CUDA_ARCHITECTURES={OLD_VIRTUAL}-virtual",
-        # Two thirds of the time are the optimizer's.
-        f"-DCMAKE_CUDA_FLAGS=-I{headers} -fdevice-syntax-only",
-        "-DCMAKE_CUDA_FLAGS_RELEASE=-O0 -DNDEBUG",
-        "-DCMAKE_CUDA_COMPILER_LAUNCHER=",  # ccache would make the headers' paths, which are looked for below, relative
-        CUDACXX=str(nvcc),
-    )
-    objects = folder / "cuda" / "CMakeFiles" / "fourfold_cuda.dir"
-    build(folder, report, "cuda", {name: objects / f"{name}.cu.o" for name in report.operators}, "fourfold_cuda")
-    if str(headers / "cuda_runtime_api.h") not in output(BIN / "ninja", "-C", folder, "-t", "deps"):
+    folder = build_folder("cuda-12.8")
+    folder.mkdir(parents=True, exist_ok=True)
+    compiled = cuda_commands()
+    words = [word for word in next(iter(compiled.values())) if not re.match(r"-O|--generate-code=", word)]
+    words += [f"-I{headers}", f"-I{ROOT / 'cuda'}", "-fdevice-syntax-only", "-O0"]
+    words.append(f"--generate-code=arch=compute_{OLD_VIRTUAL},code=[compute_{OLD_VIRTUAL}]")
+
+    def read(file: Path) -> list[str]:
+        target = folder / f"{file.stem}.o"
+        return [*words, "-x", "cu", "-c", str(file), "-o", str(target), "-MD", "-MF", str(target.with_suffix(".d"))]
+
+    everything = folder / "everything.cu"
+    errors = front_end.refusals({file.stem: file for file in compiled}, everything, read)
+    for name, why in errors.items():
+        report.refuse("cuda", "compiled", f"CUDA 12.8's headers: {name} does not compile: {why}", owners(name, report))
+    if not errors and str(headers / "cuda_runtime_api.h") not in everything.with_suffix(".d").read_text():
         raise Refused("nvcc did not read the headers of CUDA 12.8")
     kept, cuobjdump = WORK / "cuda-12.8-ptx", tools.cuobjdump()
     shutil.rmtree(kept, ignore_errors=True)
-    compiled = [(name, path) for name, path in cuda_objects(report).items() if path.exists()]
+    objects = [(name, path) for name, path in cuda_objects(report).items() if path.exists()]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        refusals = pool.map(lambda each: assemble(each[1], kept / each[0], cuobjdump, ptxas), compiled)
-    for (operator, _), why in zip(compiled, refusals, strict=True):
+        refusals = pool.map(lambda each: assemble(each[1], kept / each[0], cuobjdump, ptxas), objects)
+    for (operator, _), why in zip(objects, refusals, strict=True):
         if why:
             report.refuse("cuda", "compiled", why, [operator])
     report.facts.append(
@@ -216,32 +234,26 @@ def hip(report: Report) -> None:
                 why = f"{path.name} holds no device code for {', '.join(sorted(missing))}"
                 report.refuse("hip", "compiled", why, [operator])
     report.facts.append(f"hip: clang compiled for {', '.join(HIP_ARCHITECTURES)}")
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        refusals = list(pool.map(lambda name: refusal_of_clang(folder, name), objects))
-    for operator, why in zip(objects, refusals, strict=True):
-        if why:
-            report.refuse("hip", "compiled", why, [operator])
+    for architecture in READ_ARCHITECTURES:
+        for name, why in hip_refusals(folder, objects, architecture).items():
+            report.refuse("hip", "compiled", f"{name} does not compile for {architecture}: {why}", owners(name, report))
     if READ_ARCHITECTURES:
         report.facts.append(f"hip: clang read the kernels for {', '.join(READ_ARCHITECTURES)}")
     report.prove("hip", "compiled")
     check_linked(folder, report, "hip")
 
 
-def refusal_of_clang(folder: Path, operator: str) -> str:
-    """The error of Clang's front end for the architectures that are only read, or ""."""
-    (command,) = output(BIN / "ninja", "-C", folder, "-t", "commands", "-s", f"hip/{operator}.o").splitlines()[-1:]
-    words = [word for word in shlex.split(command.split(" && ")[1]) if not word.startswith("--offload-arch=")]
-    words[words.index("-c")] = "-fsyntax-only"
-    for option in ("-MF", "-MT", "-o"):
-        del words[words.index(option) : words.index(option) + 2]
-    words.remove("-MD")
-    for architecture in READ_ARCHITECTURES:
-        done = subprocess.run(
-            [*words, "--cuda-device-only", f"--offload-arch={architecture}"], capture_output=True, text=True, cwd=folder
-        )
-        if done.returncode:
-            return f"{operator} does not compile for {architecture}: {done.stderr.strip().splitlines()[0]}"
-    return ""
+def hip_refusals(folder: Path, objects: dict[str, Path], architecture: str) -> dict[str, str]:
+    """The errors of Clang's front end for an architecture that it only reads the kernels for."""
+    commands = {}
+    for operator in objects:
+        (line,) = output(BIN / "ninja", "-C", folder, "-t", "commands", "-s", f"hip/{operator}.o").splitlines()[-1:]
+        commands[operator] = shlex.split(line.split(" && ")[1])
+    sources = {operator: Path(words[words.index("-c") + 1]) for operator, words in commands.items()}
+    words = next(iter(commands.values()))
+    words = [word for word in words[: words.index("-MD")] if not word.startswith("--offload-arch=")]
+    words += ["--cuda-device-only", f"--offload-arch={architecture}", "-fsyntax-only"]
+    return front_end.refusals(sources, folder / "everything.hip", lambda file: [*words, str(file)])
 
 
 def device_code(path: Path) -> set[str]:
