@@ -10,7 +10,10 @@ endfunction()
 
 set(common_options -Wall -Wextra -Wno-unused-function -Wno-psabi
   # Registrations contain their file's name; a wheel should not contain paths of the build machine.
-  "-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=" "-ffile-prefix-map=${TORCH_INSTALL_PREFIX}/=torch/")
+  "-ffile-prefix-map=${PROJECT_SOURCE_DIR}/=" "-ffile-prefix-map=${FOURFOLD_TORCH}/=torch/")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND common_options -fno-canonical-system-headers)  # GCC would resolve the link to torch
+endif()
 fourfold_clang_options(common_options)
 
 # The platform of a library, which must be equal in a build that uses it.

@@ -99,8 +99,16 @@ foreach(_flavour IN ITEMS cuda hip)
   endif()
 endforeach()
 
+# Sources are compiled with torch's headers by a link in the build folder: with the same torch, ccache then has the same
+# objects for all environments, of which pip makes a new one for each isolated build.
+set(FOURFOLD_TORCH "${PROJECT_BINARY_DIR}/torch")
+file(CREATE_LINK "${TORCH_INSTALL_PREFIX}" "${FOURFOLD_TORCH}" SYMBOLIC RESULT _unlinked)
+if(_unlinked)  # Windows may require a privilege
+  set(FOURFOLD_TORCH "${TORCH_INSTALL_PREFIX}")
+endif()
+
 # Not ${TORCH_LIBRARIES}: it can contain a -NOTFOUND, and libraries that the stable ABI does not need.
 add_library(fourfold_torch INTERFACE)
 add_library(fourfold::torch ALIAS fourfold_torch)
-target_include_directories(fourfold_torch SYSTEM INTERFACE "${TORCH_INSTALL_PREFIX}/include")
+target_include_directories(fourfold_torch SYSTEM INTERFACE "${FOURFOLD_TORCH}/include")
 target_link_libraries(fourfold_torch INTERFACE "${FOURFOLD_TORCH_CPU_LIBRARY}")

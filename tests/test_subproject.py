@@ -68,7 +68,8 @@ def test_the_projects_choice_of_levels_is_fourfolds(tmp_path: Path) -> None:
     """The project's ordinary variable, not a cache entry."""
     for levels, bits in (("OFF", 1), ("ON", 31 if platform.machine() == "x86_64" else 1)):
         configure(tmp_path, f"-DLEVELS={levels}", f"-DCMAKE_PREFIX_PATH={torch.utils.cmake_prefix_path}")
-        assert f"-DFOURFOLD_BUILT_LEVELS={bits}" in (tmp_path / "build.ninja").read_text()
+        written = tmp_path / "fourfold" / "cpp" / "levels" / "built_levels.h"
+        assert written.read_text() == f"#define FOURFOLD_BUILT_LEVELS {bits}\n"
 
 
 def installed(build: Path, prefix: Path) -> list[str]:

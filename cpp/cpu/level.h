@@ -29,8 +29,8 @@ inline int level_index() {
 #define FOURFOLD_CPU_KERNEL(name, signature) namespace FOURFOLD_CPU_LEVEL { signature name; }
 #define FOURFOLD_BFLOAT16_KERNEL(name, signature) FOURFOLD_CPU_KERNEL(name, signature)
 #else
-#ifndef FOURFOLD_BUILT_LEVELS
-#error "FOURFOLD_BUILT_LEVELS has a bit for each level of this build: 1 default, 2 avx2, 4 avx512, 8 avx512_bf16, 16 amx"
+#ifndef FOURFOLD_BUILT_LEVELS  // a bit for each level of this build: 1 default, 2 avx2, 4 avx512, 8 avx512_bf16, 16 amx
+#include "built_levels.h"      // written by CMake
 #endif
 namespace fourfold::cpu {
 

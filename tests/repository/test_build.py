@@ -260,7 +260,12 @@ def test_an_operator_without_its_files_is_named(configure, tmp_path, option, fil
 
 
 def test_the_torch_follows_the_python(configure, tmp_path):
-    """A build directory that is reused with another Python doesn't keep the first one's torch."""
+    """A build directory that is reused with another Python doesn't keep the first one's torch. And sources are compiled
+    by commands that name no torch, so that ccache shares their objects: it compares the commands."""
+    build, where = tmp_path / "build", Path(torch.__file__).parent
     assert configure()[0] == 0
-    cache = (tmp_path / "build" / "CMakeCache.txt").read_text()
-    assert str(Path(torch.__file__).parent / "share" / "cmake" / "Torch") not in cache
+    assert str(where / "share" / "cmake" / "Torch") not in (build / "CMakeCache.txt").read_text()
+    commands = (build / "compile_commands.json").read_text()
+    assert f"{build}/torch/include" in commands and str(where) not in commands
+    assert (build / "torch").samefile(where)
+    assert "BUILT_LEVELS" not in commands  # which differ between builds whose other objects are equal
