@@ -37,7 +37,6 @@ LONG = (
     "test_values_on_a_lower_level",
     "test_aot_inductor",
     "test_silero_vad_as_a_program",
-    "test_deepfilternet3_as_a_program",
     "test_kernels_that_are_required_need_no_gpu",
     "test_an_operator_without_its_files_is_named",
     "test_kernels_are_compiled_for_the_gpu_that_is_there",
