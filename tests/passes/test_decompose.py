@@ -12,6 +12,7 @@ from torch.fx import Graph, GraphModule
 from torch.nn import functional as F
 
 from compiled import compiled, draw
+from fourfold.compiler.lowering.decompositions import decompositions
 from fourfold.compiler.pipeline.record import CapturedGraph, Record
 from fourfold.compiler.pipeline.tracing import kept_whole
 
@@ -207,3 +208,9 @@ def test_losses_refuse_what_torch_refuses(reduction: str) -> None:
         compiled(lambda x, y: F.smooth_l1_loss(x, y, reduction=reduction, beta=-1.0).sin())(x, y)
     with pytest.raises(RuntimeError, match="non-positive values for delta"):
         compiled(lambda x, y: F.huber_loss(x, y, reduction=reduction, delta=-1.0).sin())(x, y)
+
+
+def test_the_table_for_tracing_is_made_once() -> None:
+    """Each graph takes a table of its own, which its compilation may change, of the same functions."""
+    once, again = decompositions(), decompositions()
+    assert once is not again and all(once[operator] is again[operator] for operator in again)

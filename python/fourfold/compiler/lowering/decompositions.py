@@ -43,16 +43,19 @@ DECOMPOSED_LATE_BY_TORCH = (
 
 def decompositions() -> dict[object, Function]:
     """The table for tracing, from torch's table and ours."""
-    from torch._decomp import get_decompositions
-
-    torchs = {
-        operator: where_supported(operator, own) for operator, own in get_decompositions(DECOMPOSED_BY_TORCH).items()
-    }
-    found = torchs | foreach.decompositions() | EARLY
+    found = of_torch() | foreach.decompositions() | EARLY
     if not hasattr(torch.ops.prims, "fma"):
         return found
     # Exists only after Dynamo has created it, for addcmul_ and addcdiv_ with a value, as optimizers call them.
     return found | {torch.ops.prims.fma.default: multiply_add}
+
+
+@functools.cache
+def of_torch() -> dict[object, Function]:
+    from torch._decomp import get_decompositions
+
+    found = get_decompositions(DECOMPOSED_BY_TORCH)  # searches all that torch has
+    return {operator: where_supported(operator, own) for operator, own in found.items()}
 
 
 @functools.cache

@@ -3,6 +3,7 @@ devices other than the CPU they stay: there, torch has one kernel for a whole li
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import torch
@@ -19,6 +20,7 @@ OF_NUMBERS = {"maximum": torch.clamp_min, "minimum": torch.clamp_max}  # the fun
 NAMED = {"alpha": "alpha", "value": "value", "scalars": "value"}  # arguments that torch's functions take by name
 
 
+@functools.cache
 def decompositions() -> dict[object, Function]:
     """The decompositions by operator."""
     found: dict[object, Function] = {}
