@@ -1,9 +1,11 @@
-"""Large results of compiled functions reuse memory of earlier ones; nothing is kept for long or beyond a limit."""
+"""What compiled functions and loaded models compute reuses memory of earlier calls; nothing is kept for long or beyond
+a limit."""
 
 from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from programs import HEAD
 
 pytestmark = pytest.mark.skipif(_native.module is None, reason="no C++ module for this torch")
 
-LARGE, SMALL = 2**23, 2**20  # elements of float32: 32 MiB and 4 MiB
+LARGE, SMALL = 2**23, 2**17  # elements of float32: 32 MiB and 512 KiB
 
 
 @pytest.fixture
@@ -79,6 +81,46 @@ def test_threads(double) -> None:
     for thread in threads:
         thread.join()
     assert not wrong and fourfold.empty_cache() > 0
+
+
+def test_operators_of_loaded_models_reuse_memory(tmp_path: Path) -> None:
+    """Convolutions, and torch's kernels without given results."""
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convs = torch.nn.ModuleList([torch.nn.Conv2d(3, 16, 3), torch.nn.Conv2d(16, 16, 3)])
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.convs[1](self.convs[0](x)).cumsum(-1)
+
+    model, x = Model().eval(), torch.randn(2, 3, 200, 200)
+    with torch.no_grad():
+        fourfold.save(torch.export.export(model, (x,)), tmp_path / "model.ff")
+        loaded, expected = fourfold.load(tmp_path / "model.ff"), model(x)
+        fourfold.empty_cache()
+        for _ in range(5):
+            assert torch.allclose(loaded(x), expected, atol=1e-5)
+            kept = fourfold.empty_cache()
+            assert kept >= expected.numel() * 4
+        first = loaded(x)
+        other = model(x)  # outside of the loaded model torch's allocator serves
+        del other
+        fourfold.empty_cache()
+        del first
+        assert expected.numel() * 4 <= fourfold.empty_cache() < kept
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="a torch without oneDNN")
+def test_scratch_memory_of_onednn_is_kept(tmp_path: Path) -> None:
+    """oneDNN frees by address alone. The tensors are small; the weights in oneDNN's order have 2.25 MiB."""
+    model, x = torch.nn.Conv2d(256, 256, 3).eval(), torch.randn(1, 256, 20, 20)
+    with torch.no_grad():
+        fourfold.save(torch.export.export(model, (x,)), tmp_path / "model.ff")
+        loaded, expected = fourfold.load(tmp_path / "model.ff"), model(x)
+        fourfold.empty_cache()
+        assert torch.allclose(loaded(x), expected, atol=1e-5)
+        assert fourfold.empty_cache() >= 256 * 256 * 9 * 4
 
 
 # As compiled functions call it, without the compilation.

@@ -104,6 +104,7 @@ Values CompiledGraph::run(Values inputs, bool records) const {
     if (inputs[layout.index].isTensor()) inputs[layout.index] = layout.of(inputs[layout.index].toTensor());
   }
   if (!has_plan()) return function(std::move(inputs));
+  const OperatorsReuseMemory reuse;
   if (std::optional<Values> results = steady_->run(*this, inputs, records)) return *std::move(results);
   return run_plan(std::move(inputs), records);
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <mutex>
+#include <unordered_map>
 #include <vector>
 
 #include "../system/system.h"
@@ -16,7 +17,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t mebibyte = size_t{1} << 20;
-constexpr size_t smallest = 32 * mebibyte;  // glibc's largest mmap threshold (mallopt(3))
+constexpr size_t smallest = mebibyte;  // glibc's heap serves smaller ones without clearing pages (mallopt(3))
 constexpr auto longest = std::chrono::seconds(30);
 
 struct Block {
@@ -28,23 +29,35 @@ struct Block {
 class KeptBlocks {
  public:
   // Null if none fits.
-  Block* take(size_t size) {
+  void* take(size_t size) {
     const std::scoped_lock lock(mutex_);
     drop_old();
-    const auto fits = [&](const Block* block) { return block->size >= size && block->size - size <= size / 8; };
+    const auto fits = [&](const Block& block) { return block.size >= size && block.size - size <= size / 8; };
     const auto found = std::find_if(blocks_.rbegin(), blocks_.rend(), fits);
     if (found == blocks_.rend()) return nullptr;
-    Block* const block = *found;
+    void* const data = found->data;
+    used_[data] = found->size;
+    bytes_ -= found->size;
     blocks_.erase(std::next(found).base());
-    bytes_ -= block->size;
-    return block;
+    return data;
   }
 
-  void keep(Block* block) {
+  void add(void* data, size_t size) {
     const std::scoped_lock lock(mutex_);
-    block->freed = Clock::now();
-    blocks_.push_back(block);
-    bytes_ += block->size;
+    used_[data] = size;
+  }
+
+  bool has_in_use(void* data) {
+    const std::scoped_lock lock(mutex_);
+    return used_.count(data) > 0;
+  }
+
+  void keep(void* data) {
+    const std::scoped_lock lock(mutex_);
+    const auto found = used_.find(data);
+    blocks_.push_back({data, found->second, Clock::now()});
+    bytes_ += found->second;
+    used_.erase(found);
     drop_old();
   }
 
@@ -67,19 +80,19 @@ class KeptBlocks {
  private:
   void drop_old() {
     const auto oldest = Clock::now() - longest;
-    while (!blocks_.empty() && (bytes_ > most_ || blocks_.front()->freed < oldest)) drop_first();
+    while (!blocks_.empty() && (bytes_ > most_ || blocks_.front().freed < oldest)) drop_first();
   }
 
   void drop_first() {
-    bytes_ -= blocks_.front()->size;
-    c10::free_cpu(blocks_.front()->data);
-    delete blocks_.front();
+    bytes_ -= blocks_.front().size;
+    c10::free_cpu(blocks_.front().data);
     blocks_.erase(blocks_.begin());
   }
 
   std::mutex mutex_;
-  std::vector<Block*> blocks_;  // oldest first
-  size_t bytes_ = 0;
+  std::vector<Block> blocks_;               // that are free, oldest first
+  std::unordered_map<void*, size_t> used_;  // their sizes
+  size_t bytes_ = 0;                        // of those that are free
   size_t most_ = 0;
 };
 
@@ -93,42 +106,65 @@ KeptBlocks& kept() {
   return *blocks;
 }
 
-void give_back(void* context) {
-  auto* const block = static_cast<Block*>(context);
-  c10::profiledCPUMemoryReporter().Delete(block->data);
-  kept().keep(block);
+void give_back(void* data) {
+  c10::profiledCPUMemoryReporter().Delete(data);
+  kept().keep(data);
 }
 
 class ResultAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t size) override {
     if (size < smallest) return c10::GetCPUAllocator()->allocate(size);
-    Block* block = kept().take(size);
-    if (block == nullptr) {
-      void* data = nullptr;
+    void* data = kept().take(size);
+    if (data == nullptr) {
       try {
         data = c10::alloc_cpu(size);
       } catch (const c10::Error&) {
         if (kept().release() == 0) throw;
         data = c10::alloc_cpu(size);
       }
-      block = new Block{data, size, {}};
+      kept().add(data, size);
     }
-    c10::profiledCPUMemoryReporter().New(block->data, size);
-    return {block->data, block, give_back, c10::Device(c10::DeviceType::CPU)};
+    c10::profiledCPUMemoryReporter().New(data, size);
+    return {data, data, give_back, c10::Device(c10::DeviceType::CPU)};
   }
 
   void copy_data(void* to, const void* from, size_t size) const override { default_copy_data(to, from, size); }
 };
 
+thread_local int running = 0;  // graphs
+c10::Allocator* torchs_allocator = nullptr;
+
+// oneDNN allocates and frees by address alone.
+void free_either(void* data) { kept().has_in_use(data) ? give_back(data) : torchs_allocator->raw_deleter()(data); }
+
+// torch's allocator, but for what operators allocate within a graph.
+class OperatorAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t size) override {
+    return (running > 0 && size >= smallest ? allocator_of_results() : torchs_allocator)->allocate(size);
+  }
+
+  c10::DeleterFnPtr raw_deleter() const override { return free_either; }
+  void copy_data(void* to, const void* from, size_t size) const override { torchs_allocator->copy_data(to, from, size); }
+};
+
 }  // namespace
+
+OperatorsReuseMemory::OperatorsReuseMemory() { ++running; }
+OperatorsReuseMemory::~OperatorsReuseMemory() { --running; }
 
 c10::Allocator* allocator_of_results() {
   static ResultAllocator allocator;
   return &allocator;
 }
 
-void keep_at_most(size_t bytes) { kept().limit(bytes); }
+void keep_at_most(size_t bytes) {
+  kept().limit(bytes);
+  if (bytes == 0 || torchs_allocator != nullptr) return;
+  torchs_allocator = c10::GetCPUAllocator();
+  c10::SetCPUAllocator(new OperatorAllocator);
+}
 
 size_t release_kept_memory() { return kept().release(); }
 

@@ -1,6 +1,6 @@
-// A caching allocator for the results of compiled functions. glibc returns blocks of 32 MiB and more to the system as
-// soon as they are freed, and the pages of each new block are cleared when they are first touched, which takes several
-// times as long as most programs. Blocks of that size are therefore cached, like GPU memory in torch.
+// A caching allocator for what compiled functions and loaded models compute. glibc returns large blocks to the system when
+// they are freed, and the pages of each new block are cleared when they are first touched, which takes several times as
+// long as most programs. Blocks of 1 MiB and more are therefore cached, like GPU memory in torch.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -11,7 +11,17 @@ namespace fourfold::graph {
 // allocated or freed.
 c10::Allocator* allocator_of_results();
 
-// Sets the size of the cache; the default is 0.
+// While one lives, torch's operators on this thread allocate from the cache, too.
+class OperatorsReuseMemory {
+ public:
+  OperatorsReuseMemory();
+  ~OperatorsReuseMemory();
+  OperatorsReuseMemory(const OperatorsReuseMemory&) = delete;
+  OperatorsReuseMemory& operator=(const OperatorsReuseMemory&) = delete;
+};
+
+// Sets the size of the cache; the default is 0. The first size above replaces torch's CPU allocator by one that passes on
+// to it what no graph allocates.
 void keep_at_most(size_t bytes);
 
 // Frees the cached blocks and returns their size in bytes.

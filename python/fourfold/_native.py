@@ -58,12 +58,12 @@ def _versions() -> list[str]:
 
 
 def empty_cache() -> int:
-    """Returns the cached memory of large results of compiled functions to the system, as ``torch.cuda.empty_cache``
+    """Returns cached memory of compiled functions and loaded models to the system, as ``torch.cuda.empty_cache``
     does on GPUs. Returns the number of bytes.
 
-    Memory of freed results of 32 MiB and more is cached, up to ``FOURFOLD_KEPT_MEMORY`` MiB (1024), because glibc would
+    Memory of freed tensors of 1 MiB and more is cached, up to ``FOURFOLD_KEPT_MEMORY`` MiB (1024), because glibc would
     return it to the system at once, and the kernel would clear new pages in every call. Blocks that were unused for
-    half a minute are returned when the next such result is allocated or freed.
+    half a minute are returned when the next such tensor is allocated or freed.
     """
     return 0 if module is None else module.release_memory()
 
