@@ -33,6 +33,7 @@ OperatorArgument argument_of(pybind11::handle given, const c10::Argument& argume
 OperatorStep make_operator_step(const char* name, const char* overload, PyObject* arguments) {
   OperatorStep step{c10::Dispatcher::singleton().findSchemaOrThrow(name, overload), {}};
   step.substitute = substitute_of(step.handle);
+  step.lay_out = lay_out_of(step.handle);
   const auto& expected = step.handle.schema().arguments();
   const torch::jit::ToIValueAllowNumbersAsTensors as_python_allows(true);
   const auto given = pybind11::handle(arguments).cast<pybind11::list>();

@@ -55,7 +55,10 @@ void OperatorStep::run(Values& values) const {
   if (guard != nullptr) guard(handle.schema(), stack);
   // A mode of Python's sees all operators, and its tensors may have no memory.
   const bool is_seen = c10::impl::dispatch_mode_enabled();
-  if (substitute == nullptr || is_seen || !substitute(stack, own.get(), nullptr)) handle.callBoxed(stack);
+  if (substitute == nullptr || is_seen || !substitute(stack, own.get(), nullptr)) {
+    if (lay_out != nullptr && !is_seen) lay_out(stack);
+    handle.callBoxed(stack);
+  }
   for (c10::IValue& result : stack) values.push_back(std::move(result));
 }
 

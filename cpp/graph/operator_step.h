@@ -37,10 +37,17 @@ using Substitute = bool (*)(torch::jit::Stack& stack, PackedWeights* own, const 
 // Null if there is none.
 Substitute substitute_of(const c10::OperatorHandle& operation);
 
+// Copies arguments in the layout that the operator needs, where that is faster than the operator's own copy.
+using LayOut = void (*)(torch::jit::Stack& stack);
+
+// Null if there is none.
+LayOut lay_out_of(const c10::OperatorHandle& operation);
+
 struct OperatorStep {
   c10::OperatorHandle handle;
   std::vector<OperatorArgument> arguments;  // all of the schema's arguments
   Substitute substitute = nullptr;
+  LayOut lay_out = nullptr;
   std::shared_ptr<PackedWeights> own;  // if its matrix is the model's own
   Guard guard = nullptr;  // only for operators from a file
 

@@ -18,4 +18,5 @@
 #include "steady.cpp"
 #include "steady_plan.cpp"
 #include "substitutes.cpp"
+#include "transposed_copy.cpp"
 #include "wide_product.cpp"

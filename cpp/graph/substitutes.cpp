@@ -5,6 +5,7 @@
 
 #include "few_positions.h"
 #include "operator_step.h"
+#include "transposed_copy.h"
 #include "wide_product.h"
 
 namespace fourfold::graph {
@@ -83,12 +84,22 @@ Substitute substitute_of(const c10::OperatorHandle& operation) {
   if (!name.overload_name.empty()) return nullptr;
   if (name.name == "aten::mm" || name.name == "aten::addmm") return multiply;
   if (name.name == "aten::bmm") return multiply_small_matrices;
+  if (name.name == "aten::clone") return clone_transposed;
   return name.name == "aten::convolution" ? convolve_few_positions : nullptr;
 }
 
+LayOut lay_out_of(const c10::OperatorHandle& operation) {
+  const std::string& name = operation.operator_name().name;
+  if (name == "fourfold::lstm" || name == "fourfold::gru" || name == "fourfold::lltm") return lay_out_layer;
+  if (name == "aten::convolution") return lay_out_convolution;
+  return name == "aten::reshape" ? lay_out_reshape : nullptr;
+}
+
 std::optional<size_t> weight_of(const OperatorStep& step) {
-  if (step.substitute == nullptr || step.handle.operator_name().name == "aten::bmm") return std::nullopt;
-  const int64_t index = step.arguments[step.handle.operator_name().name == "aten::addmm" ? 2 : 1].index;
+  const std::string& name = step.handle.operator_name().name;
+  const bool is_product = name == "aten::mm" || name == "aten::addmm" || name == "aten::convolution";
+  if (step.substitute == nullptr || !is_product) return std::nullopt;
+  const int64_t index = step.arguments[name == "aten::addmm" ? 2 : 1].index;
   return index < 0 ? std::nullopt : std::optional<size_t>(index);
 }
 

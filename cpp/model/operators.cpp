@@ -222,6 +222,7 @@ OperatorStep operator_step_of(
     const Surroundings& surroundings) {
   OperatorStep step{handle, {}};
   step.substitute = substitute_of(handle);
+  step.lay_out = lay_out_of(handle);
   step.guard = guard_of(handle);
   const bool makes = !reads_tensors(step);
   size_t read = 0;

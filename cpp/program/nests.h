@@ -113,10 +113,6 @@ Nests& nests_of(std::string_view text, std::string_view target = {});
 // The interface for the compiler.
 extern "C" {
 
-// Called by nests: to[r * to_step + c] = from[c * from_step + r], for elements of `size` bytes.
-FOURFOLD_EXPORT void fourfold_transpose_tile(
-    int64_t size, const void* from, int64_t from_step, void* to, int64_t to_step, int64_t rows, int64_t columns);
-
 // Passes the layout of a call with tensors of these sizes and strides to `take`. Returns 1 if they don't match the
 // program, with the reason in fourfold_program_error().
 FOURFOLD_EXPORT int32_t fourfold_program_layout(

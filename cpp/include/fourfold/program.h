@@ -132,6 +132,10 @@ FOURFOLD_EXPORT void fourfold_product_delete(fourfold_product* product);
 FOURFOLD_EXPORT int32_t fourfold_product_run(
     const fourfold_product* product, const fourfold_tensor* a, const fourfold_tensor* start, const fourfold_tensor* out);
 
+// to[r * to_step + c] = from[c * from_step + r], for elements of `size` bytes: 1, 2, 4 or 8. Nests call it too.
+FOURFOLD_EXPORT void fourfold_transpose_tile(
+    int64_t size, const void* from, int64_t from_step, void* to, int64_t to_step, int64_t rows, int64_t columns);
+
 // Writes the numbers of the device types that run programs, at most `most`; returns how many there are.
 FOURFOLD_EXPORT int32_t fourfold_program_backends(int32_t* device_types, int32_t most);
 
