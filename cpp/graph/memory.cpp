@@ -16,8 +16,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t mebibyte = size_t{1} << 20;
-constexpr size_t smallest = mebibyte;  // glibc's heap serves smaller ones without clearing pages (mallopt(3))
+// glibc's least mmap threshold (mallopt(3)). Served by us, larger blocks no longer raise its threshold for returning the
+// end of its heap, so it would return smaller ones in each call.
+constexpr size_t smallest = size_t{1} << 17;
 constexpr auto longest = std::chrono::seconds(30);
 
 struct Block {

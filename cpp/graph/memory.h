@@ -1,6 +1,6 @@
 // A caching allocator for what compiled functions and loaded models compute. glibc returns large blocks to the system when
 // they are freed, and the pages of each new block are cleared when they are first touched, which takes several times as
-// long as most programs. Blocks of 1 MiB and more are therefore cached, like GPU memory in torch.
+// long as most programs. Blocks of 128 KiB and more are therefore cached, like GPU memory in torch.
 #pragma once
 
 #include <c10/core/Allocator.h>

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.fx import Graph, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._sympy.functions import Max
 
 from fourfold.compiler.analysis.sizes import Sizes
 from fourfold.compiler.analysis.support import refuse
@@ -192,7 +193,20 @@ def is_alike(result: Node | None, expected: object) -> bool:
 
 
 def layout(value: Tensor) -> tuple[object, ...]:
-    """Dtype, sizes and strides, without the strides of dimensions of size 1, which mean nothing."""
+    """Dtype, sizes and strides, without the strides of dimensions of size 1 and of tensors without elements, which mean
+    nothing."""
     sizes = keys(value.shape)
     strides = zip(sizes, keys(value.stride()), strict=True)
-    return value.dtype, sizes, tuple(stride for size, stride in strides if size != 1)
+    return value.dtype, sizes, tuple(of_elements(stride) for size, stride in strides if size != 1)
+
+
+def of_elements(stride: object) -> object:
+    """A stride with n for torch's Max(1, n), which differs for n = 0 alone."""
+    if isinstance(stride, int) or not stride.has(Max):
+        return stride
+
+    def larger(*sizes: object) -> object:
+        others = [size for size in sizes if size != 1]
+        return others[0] if len(others) == 1 else Max(*sizes)
+
+    return stride.replace(Max, larger).expand()

@@ -21,6 +21,7 @@ from fourfold.compiler.passes.decompose import decompose
 from fourfold.compiler.passes.epilogues import epilogues
 from fourfold.compiler.passes.flatten import flatten
 from fourfold.compiler.passes.fuse import fuse
+from fourfold.compiler.passes.linear_layers import linear_layers
 from fourfold.compiler.passes.lower import lower
 from fourfold.compiler.passes.plan import plan
 from fourfold.compiler.passes.products import products
@@ -37,7 +38,7 @@ Pass = Callable[[GraphModule], GraphModule]
 
 CAPTURED: Sequence[Pass] = (recurrent, products)
 JOINT: Sequence[Pass] = (correct_dtypes, scatters, decompose, stack_gradients, rematerialize)
-INFERENCE: Sequence[Pass] = (correct_dtypes, scatters, decompose)
+INFERENCE: Sequence[Pass] = (correct_dtypes, scatters, linear_layers, decompose)
 FUSION: Sequence[Pass] = (
     canonicalize,
     cse,
