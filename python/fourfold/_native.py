@@ -62,8 +62,8 @@ def empty_cache() -> int:
     does on GPUs. Returns the number of bytes.
 
     Memory of freed tensors of 128 KiB and more is cached, up to ``FOURFOLD_KEPT_MEMORY`` MiB (1024), because glibc
-    would return it to the system at once, and the kernel would clear new pages in every call. Blocks that were unused for
-    half a minute are returned when the next such tensor is allocated or freed.
+    would return it to the system at once, and the kernel would clear new pages in every call. Blocks that were unused
+    for half a minute are returned when the next such tensor is allocated or freed.
     """
     return 0 if module is None else module.release_memory()
 

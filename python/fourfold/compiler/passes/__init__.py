@@ -29,6 +29,7 @@ from fourfold.compiler.passes.recurrent import recurrent
 from fourfold.compiler.passes.rematerialize import rematerialize
 from fourfold.compiler.passes.scatters import scatters
 from fourfold.compiler.passes.sink_gather import sink_gather
+from fourfold.compiler.passes.sink_relu import sink_relu
 from fourfold.compiler.passes.sink_slices import sink_slices
 from fourfold.compiler.passes.stack_gradients import stack_gradients
 from fourfold.compiler.passes.unroll_sums import unroll_sums
@@ -38,7 +39,7 @@ Pass = Callable[[GraphModule], GraphModule]
 
 CAPTURED: Sequence[Pass] = (recurrent, products)
 JOINT: Sequence[Pass] = (correct_dtypes, scatters, decompose, stack_gradients, rematerialize)
-INFERENCE: Sequence[Pass] = (correct_dtypes, scatters, linear_layers, decompose)
+INFERENCE: Sequence[Pass] = (correct_dtypes, scatters, linear_layers, sink_relu, decompose, sink_relu)
 FUSION: Sequence[Pass] = (
     canonicalize,
     cse,
