@@ -1,5 +1,6 @@
 #include "convolution.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "values.h"
@@ -15,6 +16,7 @@ constexpr int64_t largest = 1 << 20, largest_image = int64_t{1} << 32, most_chan
 constexpr int64_t most_packed = 256, most_packed_in_groups = 128, most_unpacked = 32, most_in_groups = 8;
 constexpr int64_t most_groups = 8;
 constexpr int64_t most_gathered = 1024;     // elements for each output channel
+constexpr int64_t most_gathered_of_few = 1 << 13;  // elements, for any number of output channels
 constexpr int64_t most_depthwise = 1 << 18;  // multiply-adds
 
 // One number may stand for all dimensions. Numbers of dimensions that the window doesn't have keep their value.
@@ -67,7 +69,7 @@ bool read_convolution(const torch::jit::Stack& stack, Convolution& made) {
   made.image = last_sizes(x, dims);
   made.kernel = last_sizes(weight, dims);
   if (made.groups < 1 || made.channels % made.groups != 0 || x.numel() == 0 || weight.numel() == 0) return false;
-  if (made.batch > most_packed || made.channels > most_channels || weight.numel() > largest_image) return false;
+  if (made.batch > largest || made.channels > most_channels || weight.numel() > largest_image) return false;
   const int64_t own = weight.size(0), other = weight.size(1);
   const bool fits = made.is_transposed ? own == made.channels : own % made.groups == 0 && other * made.groups == made.channels;
   if (!fits) return false;
@@ -86,7 +88,6 @@ bool read_convolution(const torch::jit::Stack& stack, Convolution& made) {
       made.positions.at[d] = (made.image.at[d] + around - window) / stride + 1;
     }
     if (made.positions.at[d] < 1 || made.positions.at[d] > largest_image) return false;
-    if ((made.is_transposed ? made.image : made.positions).at[d] > most_packed) return false;
   }
   return true;
 }
@@ -98,11 +99,14 @@ c10::SmallVector<int64_t, 5> Convolution::result_sizes() const {
 }
 
 bool has_few_positions(const Convolution& of, bool is_packed) {
+  const Sizes& places_of_rows = of.is_transposed ? of.image : of.positions;
+  const auto is_small = [](int64_t size) { return size <= most_packed; };
+  if (!is_small(of.batch) || !std::all_of(places_of_rows.at, places_of_rows.at + most_dims, is_small)) return false;
   const int64_t rows = of.batch * (of.is_transposed ? of.image : of.positions).product(), places = of.kernel.product();
   if (of.is_depthwise()) return rows <= most_packed && rows * of.outputs * places <= most_depthwise;
   const int64_t most = of.groups > 1 ? (is_packed ? most_packed_in_groups : most_in_groups) : is_packed ? most_packed : most_unpacked;
   if (of.groups > most_groups || rows > most) return false;
-  return of.is_transposed || rows * of.channels * places <= most_gathered * of.outputs;
+  return of.is_transposed || rows * of.channels * places <= std::max(most_gathered * of.outputs, most_gathered_of_few);
 }
 
 }  // namespace fourfold::graph

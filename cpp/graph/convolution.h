@@ -43,6 +43,16 @@ void for_each_place(const Sizes& sizes, const F& f) {
   }
 }
 
+// Calls f with a zero of the tensor's dtype, float32 or float64.
+template <typename F>
+void visit_dtype(const at::Tensor& tensor, const F& f) {
+  if (tensor.scalar_type() == at::kFloat) {
+    f(float());
+  } else {
+    f(double());
+  }
+}
+
 // A tensor's strides behind batch and channels.
 inline Sizes last_strides(const at::Tensor& tensor, size_t dims) {
   Sizes strides{{0, 0, 0}};

@@ -67,10 +67,11 @@ void convolve_depthwise(const Convolution& of, T* result) {
   const auto lines = of.is_transposed ? lines_of(of, of.image, of.positions, steps, to_steps)
                                       : lines_of(of, of.positions, of.image, to_steps, steps);
   const int64_t small_step = (of.is_transposed ? steps : to_steps).at[2];
+  const int64_t image = of.x.stride(0), channel = of.x.stride(1);
   const int64_t large_step = of.stride.at[2] * (of.is_transposed ? to_steps : steps).at[2];
   for (int64_t row = 0; row < of.batch * of.outputs; ++row) {
     const int64_t n = row / of.outputs, o = row % of.outputs;
-    const T* const from = x + n * of.x.stride(0) + o / each * of.x.stride(1);
+    const T* const from = x + n * image + o / each * channel;
     T* const to = result + (of.is_last ? n * positions * of.outputs + o : row * positions);
     for (int64_t p = 0; p < positions; ++p) to[p * apart] = bias == nullptr ? T(0) : bias[o];
     for (const Line& line : lines) {

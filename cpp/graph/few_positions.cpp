@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "block_convolution.h"
 #include "convolution.h"
 #include "depthwise.h"
 
@@ -30,6 +31,7 @@ void gather(const Convolution& of, T* rows) {
   const auto* const x = static_cast<const T*>(of.x.const_data_ptr());
   const Sizes step = last_strides(of.x, of.dims);
   const Sizes &kernel = of.kernel, &dilation = of.dilation;
+  const int64_t images = of.x.stride(0), lines = of.x.stride(1);
   for (int64_t n = 0; n < of.batch; ++n) {
     for_each_place(of.positions, [&](const Sizes& place) {
       int64_t start[most_dims];
@@ -44,7 +46,7 @@ void gather(const Convolution& of, T* rows) {
       if (!is_whole) std::memset(rows, 0, static_cast<size_t>(of.channels * places) * sizeof(T));
       const int64_t along = dilation.at[2] * step.at[2];
       for (int64_t c = 0; c < of.channels; ++c, rows += places) {
-        const T* const from = x + n * of.x.stride(0) + c * of.x.stride(1);
+        const T* const from = x + n * images + c * lines;
         for (int64_t i = range[0].begin; i < range[0].end; ++i) {
           for (int64_t j = range[1].begin; j < range[1].end; ++j) {
             const T* const line = from + (start[0] + i * dilation.at[0]) * step.at[0] +
@@ -62,18 +64,7 @@ void gather(const Convolution& of, T* rows) {
 template <typename T>
 void turn(const T* rows, int64_t batch, int64_t positions, int64_t columns, T* to) {
   for (int64_t n = 0; n < batch; ++n, rows += positions * columns, to += positions * columns) {
-    for (int64_t c = 0; c < columns; ++c) {
-      for (int64_t p = 0; p < positions; ++p) to[c * positions + p] = rows[p * columns + c];
-    }
-  }
-}
-
-template <typename F>
-void visit_dtype(const at::Tensor& tensor, const F& f) {
-  if (tensor.scalar_type() == at::kFloat) {
-    f(float());
-  } else {
-    f(double());
+    fourfold_transpose_tile(sizeof(T), rows, columns, to, positions, columns, positions);
   }
 }
 
@@ -90,6 +81,13 @@ void multiply(const Matrix& a, const Matrix& b, const at::Tensor* bias, const Ma
   }
 }
 
+// Rows with their strides.
+template <typename T>
+struct RowsOf {
+  T* data;
+  int64_t row, column;
+};
+
 template <typename T>
 struct Weights {
   T* data;
@@ -100,11 +98,11 @@ struct Weights {
 // Each group's part of the rows (count, groups, depth) times its weights -> to (count, groups, columns). bias: for each
 // of these columns, or null.
 template <typename T>
-void multiply_groups(const Convolution& of, T* rows, int64_t count, const Weights<T>& weights, const at::Tensor* bias, T* to, PackedWeights* own) {
+void multiply_groups(const Convolution& of, const RowsOf<T>& rows, int64_t count, const Weights<T>& weights, const at::Tensor* bias, T* to, PackedWeights* own) {
   const at::ScalarType dtype = of.x.scalar_type();
   const int64_t depth = weights.depth, columns = weights.columns, groups = of.groups;
   for (int64_t g = 0; g < groups; ++g) {
-    const Matrix a{rows + g * depth, dtype, {count, depth}, {groups * depth, 1}};
+    const Matrix a{rows.data + g * depth * rows.column, dtype, {count, depth}, {rows.row, rows.column}};
     const Matrix b{weights.data + g * depth * columns, dtype, {depth, columns}, {weights.row, weights.column}};
     const Matrix out{to + g * columns, dtype, {count, columns}, {groups * columns, 1}};
     const at::Tensor part = bias != nullptr && groups > 1 ? bias->narrow(0, g * columns, columns) : at::Tensor();
@@ -118,6 +116,17 @@ constexpr int64_t most_prepared = 1 << 20;  // elements
 constexpr int32_t most_by_element = 8;      // of which a call of memmove takes longer
 
 }  // namespace
+
+// Windows of one element: x is the rows' matrix itself. The step from row to row, or 0.
+int64_t step_of_elements(const Convolution& of) {
+  const auto are = [](const Sizes& sizes, int64_t number) { return sizes.at[0] == number && sizes.at[1] == number && sizes.at[2] == number; };
+  if (!are(of.kernel, 1) || !are(of.stride, 1) || !are(of.padding, 0)) return 0;
+  if (of.positions.product() == 1) return of.x.stride(0);
+  const Sizes steps = last_strides(of.x, of.dims), &sizes = of.image;
+  const bool are_lines = of.dims < 2 || steps.at[1] == steps.at[2] * sizes.at[2];
+  const bool are_planes = of.dims < 3 || steps.at[0] == steps.at[1] * sizes.at[1];
+  return of.batch == 1 && are_lines && are_planes ? steps.at[2] : 0;
+}
 
 // Elements of the rows that lie in x one after the other.
 struct Run {
@@ -142,7 +151,7 @@ class Rows {
     Convolution places = of;
     int64_t extent = 1;
     for (int64_t d = 0; d < of.x.dim(); ++d) extent += (of.x.size(d) - 1) * of.x.stride(d);
-    if (extent > most_prepared || elements_ > most_prepared) return;
+    if (extent > most_prepared || elements_ > most_prepared || step_of_elements(of) > 0) return;
     places.x = at::arange(1, extent + 1, at::kInt).as_strided(of.x.sizes(), of.x.strides());
     std::vector<int32_t> found(static_cast<size_t>(elements_));
     fourfold::graph::gather(places, found.data());
@@ -155,9 +164,11 @@ class Rows {
     std::fill_n(memory_of(rows_, elements_), elements_, T(0));
   }
 
-  const T* gather(const Convolution& of) {
-    const auto* const x = static_cast<const T*>(of.x.const_data_ptr());
-    if (runs_.size() == 1 && runs_[0].count == elements_) return x + runs_[0].from;
+  RowsOf<T> gather(const Convolution& of) {
+    auto* const x = static_cast<T*>(const_cast<void*>(of.x.const_data_ptr()));
+    const int64_t depth = elements_ / count_;
+    if (const int64_t step = step_of_elements(of); step > 0) return {x, step, of.x.stride(1)};
+    if (runs_.size() == 1 && runs_[0].count == elements_) return {x + runs_[0].from, depth, 1};
     T* const rows = memory_of(rows_, elements_);
     if (runs_.empty()) {
       fourfold::graph::gather(of, rows);
@@ -170,7 +181,7 @@ class Rows {
         }
       }
     }
-    return rows;
+    return {rows, depth, 1};
   }
 
  private:
@@ -191,9 +202,8 @@ template <typename T>
 void convolve(const Convolution& of, T* result, PackedWeights* own, Rows<T>& rows) {
   const int64_t positions = of.positions.product(), depth = of.weight.size(1) * of.kernel.product();
   T* const to = rows.is_turned() ? rows.turned(of) : result;
-  auto* const gathered = const_cast<T*>(rows.gather(of));
   const Weights<T> weights{static_cast<T*>(const_cast<void*>(of.weight.const_data_ptr())), depth, of.outputs / of.groups, 1, depth};
-  multiply_groups(of, gathered, rows.count(), weights, of.bias.defined() ? &of.bias : nullptr, to, own);
+  multiply_groups(of, rows.gather(of), rows.count(), weights, of.bias.defined() ? &of.bias : nullptr, to, own);
   if (rows.is_turned()) turn(to, of.batch, positions, of.outputs, result);
 }
 
@@ -240,7 +250,7 @@ void convolve_transposed(const Convolution& of, T* result, PackedWeights* own) {
     });
   }
   const Weights<T> weights{static_cast<T*>(const_cast<void*>(of.weight.const_data_ptr())), of.channels / of.groups, columns, columns, 1};
-  multiply_groups(of, rows.get(), count, weights, nullptr, product.get(), own);
+  multiply_groups(of, RowsOf<T>{rows.get(), of.channels, 1}, count, weights, nullptr, product.get(), own);
   const auto* const bias = of.bias.defined() ? static_cast<const T*>(of.bias.const_data_ptr()) : nullptr;
   for (int64_t k = 0; k < of.batch * of.outputs; ++k) {
     std::fill_n(result + k * positions, positions, bias == nullptr ? T(0) : bias[k % of.outputs]);
@@ -248,10 +258,7 @@ void convolve_transposed(const Convolution& of, T* result, PackedWeights* own) {
   scatter(of, product.get(), result);
 }
 
-bool read(const torch::jit::Stack& stack, const PackedWeights* own, Convolution& given) {
-  if (!read_convolution(stack, given)) return false;
-  return has_few_positions(given, own != nullptr && own->may_pack(given.weight.numel()));
-}
+bool may_pack(const Convolution& given, const PackedWeights* own) { return own != nullptr && own->may_pack(given.weight.numel()); }
 
 template <typename T>
 void convolve_in_one_way(const Convolution& of, T* result, PackedWeights* own, Rows<T>& rows) {
@@ -266,16 +273,22 @@ at::Tensor new_result(const Convolution& of) {
 
 }  // namespace
 
-bool convolve_few_positions(torch::jit::Stack& stack, PackedWeights* own, const at::Tensor* into) {
+bool convolve_by_products(torch::jit::Stack& stack, PackedWeights* own, const at::Tensor* into) {
   Convolution given;
-  if (!read(stack, own, given)) return false;
+  if (!read_convolution(stack, given)) return false;
+  const bool is_packed = may_pack(given, own), is_small = has_few_positions(given, is_packed);
+  const std::optional<Convolution> blocks = is_small ? std::nullopt : in_blocks(given, is_packed);
+  if (!is_small && !blocks.has_value()) return false;
   at::Tensor result = into == nullptr ? new_result(given) : *into;
-  visit_dtype(given.x, [&](auto zero) {
-    using T = decltype(zero);
-    auto* const to = static_cast<T*>(result.mutable_data_ptr());
-    Rows<T> rows(given);
-    convolve_in_one_way(given, to, own, rows);
-  });
+  if (is_small) {
+    visit_dtype(given.x, [&](auto zero) {
+      using T = decltype(zero);
+      Rows<T> rows(given);
+      convolve_in_one_way(given, static_cast<T*>(result.mutable_data_ptr()), own, rows);
+    });
+  } else if (!convolve_in_blocks(*blocks, own, result)) {
+    return false;
+  }
   stack.clear();
   stack.emplace_back(std::move(result));
   return true;
@@ -293,7 +306,7 @@ FewPositions::~FewPositions() = default;
 
 std::unique_ptr<FewPositions> FewPositions::of(const torch::jit::Stack& stack, PackedWeights* own) {
   Convolution given;
-  if (!read(stack, own, given)) return nullptr;
+  if (!read_convolution(stack, given) || !has_few_positions(given, may_pack(given, own))) return nullptr;
   auto made = std::make_unique<Made>(Made{given, own, Rows<float>(given), Rows<double>(given)});
   const bool is_float = given.x.scalar_type() == at::kFloat;
   if (!given.is_transposed && !given.is_depthwise()) is_float ? made->floats.prepare(given) : made->doubles.prepare(given);

@@ -12,14 +12,16 @@
 namespace fourfold::graph {
 
 // Replaces the arguments of aten::convolution by the result: the elements under the window at each position, gathered
-// as rows, times the weights. own: packs them, unless null. into: memory for the result, or null. Returns false and does nothing for many positions, for other
+// as rows, times the weights. own: packs them, unless null. into: memory for the result, or null. Returns false and does
+// nothing for many positions, unless block_convolution.h has them, for other
 // dtypes than float32 and float64, for tensors without memory of their own, and for arguments that torch may reject.
-bool convolve_few_positions(torch::jit::Stack& stack, PackedWeights* own, const at::Tensor* into);
+bool convolve_by_products(torch::jit::Stack& stack, PackedWeights* own, const at::Tensor* into);
 
 // Such a convolution of tensors that lie in the same way in each call. One call at a time.
 class FewPositions {
  public:
-  // stack: the arguments of a call. Null where convolve_few_positions() returns false. own must outlive it.
+  // stack: the arguments of a call. Null for those of many positions, and where convolve_by_products() returns
+  // false. own must outlive it.
   static std::unique_ptr<FewPositions> of(const torch::jit::Stack& stack, PackedWeights* own);
   ~FewPositions();
 

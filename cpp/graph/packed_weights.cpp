@@ -11,17 +11,26 @@ constexpr int first_call_of_large = 3;
 
 }  // namespace
 
+bool PackedMatrix::multiply(const Matrix& a, const at::Tensor* bias, const Matrix& out, bool in_parallel) const {
+  const fourfold_tensor factor = a.given(), to = out.given();
+  fourfold_tensor start{};
+  if (bias != nullptr) {
+    start = {const_cast<void*>(bias->const_data_ptr()), static_cast<int32_t>(bias->scalar_type()), static_cast<int32_t>(bias->dim()),
+             bias->sizes().data(), bias->strides().data(), nullptr};
+  }
+  return fourfold_product_run(product_.get(), &factor, bias == nullptr ? nullptr : &start, &to, in_parallel ? 1 : 0) == 0;
+}
+
+PackedMatrix pack(const Matrix& b, int64_t rows) {
+  const fourfold_tensor matrix = b.given();
+  return PackedMatrix(fourfold_product_new(&matrix, rows, static_cast<int32_t>(at::kCPU)));
+}
+
 bool PackedWeights::may_pack(int64_t elements) const { return is_own_ && elements <= most_elements; }
 
 bool PackedWeights::multiply(const Matrix& a, const Matrix& b, const at::Tensor* bias, const Matrix& out) {
-  if (!may_pack(b.sizes[0] * b.sizes[1])) return false;
-  const Product packed = product(b, a.sizes[0]);
-  if (packed == nullptr) return false;
-  const fourfold_tensor factor = a.given(), to = out.given();
-  if (bias == nullptr) return fourfold_product_run(packed.get(), &factor, nullptr, &to) == 0;
-  const fourfold_tensor start{const_cast<void*>(bias->const_data_ptr()), static_cast<int32_t>(bias->scalar_type()),
-                              static_cast<int32_t>(bias->dim()), bias->sizes().data(), bias->strides().data(), nullptr};
-  return fourfold_product_run(packed.get(), &factor, &start, &to) == 0;
+  const PackedMatrix matrix = packed(b, a.sizes[0]);
+  return matrix && matrix.multiply(a, bias, out, /*in_parallel=*/true);
 }
 
 PackedWeights& PackedWeights::of_group(int64_t group) {
@@ -33,19 +42,15 @@ PackedWeights& PackedWeights::of_group(int64_t group) {
   return *groups_[k];
 }
 
-PackedWeights::Product PackedWeights::product(const Matrix& b, int64_t rows) {
+PackedMatrix PackedWeights::packed(const Matrix& b, int64_t rows) {
+  if (!may_pack(b.sizes[0] * b.sizes[1])) return PackedMatrix();
   const std::scoped_lock lock(mutex_);
   const bool is_large = b.sizes[0] * b.sizes[1] > most_at_once;
-  if (is_large && calls_ < first_call_of_large && ++calls_ < first_call_of_large) return nullptr;
-  const auto suits = [rows](const Product& each) {
-    return each == nullptr || fourfold_product_suits(each.get(), rows) != 0;
-  };
-  const auto found = std::find_if(products_.begin(), products_.end(), suits);
-  if (found != products_.end()) return *found;
-  const fourfold_tensor matrix = b.given();
-  const auto cpu = static_cast<int32_t>(at::kCPU);
-  products_.emplace_back(fourfold_product_new(&matrix, rows, cpu), fourfold_product_delete);
-  return products_.back();
+  if (is_large && calls_ < first_call_of_large && ++calls_ < first_call_of_large) return PackedMatrix();
+  const auto found = std::find_if(matrices_.begin(), matrices_.end(), [rows](const PackedMatrix& each) { return !each || each.suits(rows); });
+  if (found != matrices_.end()) return *found;
+  matrices_.push_back(pack(b, rows));
+  return matrices_.back();
 }
 
 }  // namespace fourfold::graph

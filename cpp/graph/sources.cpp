@@ -1,8 +1,6 @@
 // All sources of this directory in one translation unit, because torch's headers take longer to compile than the
 // sources. It is compiled for each torch version: `_torch_<version>` and C++ programs include model/sources.cpp.
 #include "convolution.cpp"
-#include "depthwise.cpp"
-#include "few_positions.cpp"
 #include "graph.cpp"
 #include "loop_nest.cpp"
 #include "loop_products.cpp"
@@ -20,3 +18,16 @@
 #include "substitutes.cpp"
 #include "transposed_copy.cpp"
 #include "wide_product.cpp"
+// Loops over memory, behind the headers that they need. The module is compiled with -O1, at which GCC doesn't vectorise.
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+#endif
+#include "block_convolution.cpp"
+#include "depthwise.cpp"
+#include "few_positions.cpp"
+#include "padding.cpp"
+#include "small_products.cpp"
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif

@@ -20,6 +20,7 @@
 namespace fourfold::graph {
 namespace {
 
+constexpr int64_t most_of_relu = 1 << 12;  // elements, which take less than a call of torch's
 constexpr size_t most_known = 4;   // layouts of inputs
 constexpr int calls_to_plan = 3;   // with the same layouts in a row
 constexpr size_t most_bytes_of_values = size_t{1} << 24;  // of all results, to be kept during the call that is planned
@@ -206,6 +207,8 @@ class SteadyCall {
   }
 
   static bool relu(const at::Tensor& x, const at::Tensor& result) {
+    at::Tensor memory = result;
+    if (x.numel() > most_of_relu) return at::clamp_min_out(memory, x, 0), true;
     const auto* const from = x.const_data_ptr<float>();
     auto* const to = result.mutable_data_ptr<float>();
     for (int64_t k = 0; k < x.numel(); ++k) to[k] = from[k] < 0 ? 0.0F : from[k];

@@ -256,7 +256,7 @@ class Planner {
     torch::jit::Stack stack;
     for (const OperatorArgument& argument : call.arguments) stack.push_back(argument.value(values_));
     const std::string& name = call.handle.operator_name().name;
-    if (call.substitute == convolve_few_positions && FewPositions::of(stack, call.own.get()) != nullptr) {
+    if (call.substitute == convolve_by_products && FewPositions::of(stack, call.own.get()) != nullptr) {
       into_memory(step, Way::convolution);
     } else if (is_substituted(call, stack, values_[plan_->firsts[step]].toTensor())) {
       into_memory(step, Way::substitute);
@@ -271,7 +271,7 @@ class Planner {
   }
 
   static bool is_substituted(const OperatorStep& call, torch::jit::Stack stack, const at::Tensor& result) {
-    if (call.substitute == nullptr || call.substitute == convolve_few_positions || !result.is_contiguous()) return false;
+    if (call.substitute == nullptr || call.substitute == convolve_by_products || !result.is_contiguous()) return false;
     const at::Tensor memory = at::empty(result.sizes(), result.options());
     return call.substitute(stack, call.own.get(), &memory);
   }

@@ -37,4 +37,9 @@ inline bool is_plain_tensor(const at::Tensor& tensor) {
          !tensor.unsafeGetTensorImpl()->is_python_dispatch() && !tensor._is_zerotensor();
 }
 
+// Whether it is a plain tensor on the CPU. dims: expected, if any number of them isn't right.
+inline bool is_cpu_tensor(const c10::IValue& value, int64_t dims = -1) {
+  return value.isTensor() && is_plain_tensor(value.toTensor()) && value.toTensor().is_cpu() && (dims < 0 || value.toTensor().dim() == dims);
+}
+
 }  // namespace fourfold::graph

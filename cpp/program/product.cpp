@@ -37,13 +37,14 @@ int32_t fourfold_product_suits(const fourfold_product* product, int64_t rows) {
 void fourfold_product_delete(fourfold_product* product) { delete product; }
 
 int32_t fourfold_product_run(
-    const fourfold_product* product, const fourfold_tensor* a, const fourfold_tensor* start, const fourfold_tensor* out) try {
+    const fourfold_product* product, const fourfold_tensor* a, const fourfold_tensor* start, const fourfold_tensor* out,
+    int32_t in_parallel) try {
   const Tensor factor = tensor_of(*a), result = tensor_of(*out);
   const Tensor first = start == nullptr ? Tensor() : tensor_of(*start);
   const Tensor* const given = start == nullptr ? nullptr : &first;
   if (!product->product->takes(&factor, given, result)) return 1;
   const int64_t rows = out->dim > 1 ? out->sizes[out->dim - 2] : 1;
-  const int64_t parts = product->product->parts(rows);
+  const int64_t parts = in_parallel != 0 ? product->product->parts(rows) : 1;
   if (parts == 1 || product->backend->together == nullptr) {
     product->product->run(&factor, given, result, 0, 1);
     return 0;

@@ -5,10 +5,26 @@
 namespace fourfold::cpu::FOURFOLD_CPU_LEVEL {
 namespace {
 
+// Columns side by side, of a number that the compiler knows.
+template <int64_t columns, typename T>
+void interleave(const T* from, int64_t from_step, T* to, int64_t rows) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) to[r * columns + c] = from[c * from_step + r];
+  }
+}
+
 // Transposes in squares whose cache lines stay in the L1 cache.
 template <typename T>
 void transpose_one_by_one(const T* from, int64_t from_step, T* to, int64_t to_step, int64_t rows, int64_t columns) {
   constexpr int64_t square = 16;
+  if (to_step == columns) {
+    switch (columns) {
+      case 2: return interleave<2>(from, from_step, to, rows);
+      case 4: return interleave<4>(from, from_step, to, rows);
+      case 8: return interleave<8>(from, from_step, to, rows);
+      default: break;
+    }
+  }
   for (int64_t first = 0; first < columns; first += square) {
     const int64_t last = first + square < columns ? first + square : columns;
     for (int64_t r = 0; r < rows; ++r) {
