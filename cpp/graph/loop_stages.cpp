@@ -123,7 +123,7 @@ Obstacle LoopStages::find_roots() {
 Obstacle LoopStages::find_roots_of(const OperatorStep& step, size_t first, size_t end) {
   const std::string name = name_of(step);
   if (step.handle.schema().is_mutable()) return name + " changes its inputs in place";
-  if (step.handle.hasTag(at::Tag::dynamic_output_shape) || step.handle.hasTag(at::Tag::data_dependent_output)) {
+  if (has_sizes_of_data(step, recorded_)) {
     return "the size of " + name + "'s result depends on data";
   }
   if (name == "as_strided") return "as_strided counts from the beginning of the memory";  // not from a step's element
@@ -290,10 +290,16 @@ Obstacle LoopStages::add(const OperatorStep& step, size_t first, size_t end) {
     return is_defined(value) ? find(index, from) : !value.isTensorList();
   });
   if (!have_memory) return name_of(step) + " reads a list, or a view as another dtype";
-  calls_.push_back({&step, first, read, this});
+  calls_.push_back({&step, first, read, this, Values(recorded_.begin(), recorded_.begin() + static_cast<int64_t>(first))});
   add_stage(fourfold_stage_function, {}, {});
   stages_.back().function = run_operator;
   stages_.back().context = &calls_.back();
+  if (std::optional<LoopLookup> lookup = lookup_of(step, first)) {
+    lookup->otherwise = &calls_.back();
+    lookups_.push_back(*lookup);
+    stages_.back().function = run_lookup;
+    stages_.back().context = &lookups_.back();
+  }
   return {};
 }
 
@@ -315,10 +321,10 @@ fourfold_moving_tensor LoopStages::describe(MovingTensor moving) {
 }
 
 void LoopStages::run_operator(void* context, int64_t step) {
-  const OperatorCall& call = *static_cast<const OperatorCall*>(context);
+  OperatorCall& call = *static_cast<OperatorCall*>(context);
   const LoopStages& stages = *call.stages;
-  Values values = stages.recorded_;
-  values.resize(call.first);
+  Values& values = call.values;
+  values.resize(call.first);  // of an earlier step, or one that failed
   const auto now = [step](const MovingTensor& moving) {
     return moving.stride == 0 ? moving.tensor
                               : shifted(moving, (moving.period != 0 ? step % moving.period : step) * moving.stride).tensor;
@@ -349,7 +355,7 @@ std::string LoopStages::text_of(size_t k, const OperatorStep& step) const {
   const fourfold_stage& stage = stages_[k];
   const std::string name = name_of(step);
   if (stage.kind == fourfold_stage_copy) return "a copy";
-  if (stage.kind == fourfold_stage_function) return name + " by PyTorch";
+  if (stage.kind == fourfold_stage_function) return name + (stage.function == run_lookup ? " of rows" : " by PyTorch");
   if (stage.inputs > 3) {
     const size_t start = factors_at(static_cast<size_t>(steps_of_[k]))->start;
     const auto added = static_cast<size_t>(std::find(firsts_.begin(), firsts_.end(), start) - firsts_.begin());

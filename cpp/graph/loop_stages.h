@@ -28,6 +28,27 @@ struct MovingTensor {
   int64_t period = 0;  // the number of steps after which memory is reused, or 0
 };
 
+// A value's memory in each step.
+struct MovingMemory {
+  char* data = nullptr;
+  int64_t bytes = 0;  // from one step to the next
+  int64_t period = 0;
+
+  char* at(int64_t step) const { return data + (period != 0 ? step % period : step) * bytes; }
+};
+
+// An operator on rows of float32 whose call takes torch longer than its work: the rows of a table at given places, or
+// the largest element of each row.
+struct LoopLookup {
+  bool is_embedding;
+  bool wraps;       // places count from the end if they are negative
+  int64_t rows;     // that are found, or searched
+  int64_t columns;
+  int64_t table_rows, table_step;
+  MovingMemory from, places, values;  // values: of the largest elements, may have no memory
+  void* otherwise = nullptr;          // torch's call, for places outside of the table
+};
+
 // The operands of a product: start + a b, where b is a matrix.
 struct Factors {
   size_t a;
@@ -59,6 +80,7 @@ class LoopStages {
     size_t first;                // the index of its first result
     std::vector<size_t> inputs;  // the values that it reads
     LoopStages* stages;
+    Values values;               // of a step, before its results
   };
 
   Obstacle run_steps(int64_t steps) const;
@@ -90,6 +112,11 @@ class LoopStages {
   // Whether it is an element of a series, or a view of one: different in each step, and known before the loop.
   bool is_of_sequence(size_t value) const;
   static void run_operator(void* context, int64_t step);
+  // Of embedding, of the same as an index, and of max and argmax along rows.
+  std::optional<LoopLookup> lookup_of(const OperatorStep& step, size_t first) const;
+  std::optional<LoopLookup> embedding_of(const OperatorStep& step, size_t first) const;
+  std::optional<LoopLookup> largest_of(const OperatorStep& step, size_t first) const;
+  static void run_lookup(void* context, int64_t step);
   std::string text_of(size_t stage, const OperatorStep& step) const;
 
   const LoopStep& loop_;
@@ -114,6 +141,7 @@ class LoopStages {
   std::vector<at::Tensor> held_;                             // the tensors that the stages point to
   std::deque<int64_t> numbers_;
   std::deque<OperatorCall> calls_;
+  std::deque<LoopLookup> lookups_;
 };
 
 }  // namespace fourfold::graph

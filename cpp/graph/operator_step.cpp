@@ -33,6 +33,20 @@ std::vector<size_t> read_by(const OperatorStep& step) {
   return found;
 }
 
+bool has_sizes_of_data(const OperatorStep& step, const Values& values) {
+  if (step.handle.hasTag(at::Tag::data_dependent_output)) return true;
+  if (!step.handle.hasTag(at::Tag::dynamic_output_shape)) return false;
+  const c10::OperatorName& name = step.handle.operator_name();
+  if (name.name != "aten::index" || name.overload_name != "Tensor") return true;
+  for (const OperatorArgument& part : step.arguments[1].parts) {
+    const c10::IValue index = part.value(values);
+    const bool is_list_of_numbers = index.isNone() || (index.isTensor() && index.toTensor().defined() &&
+                                                       (index.toTensor().scalar_type() == at::kLong || index.toTensor().scalar_type() == at::kInt));
+    if (!is_list_of_numbers) return true;
+  }
+  return step.arguments[1].parts.empty();
+}
+
 std::string name_of(const OperatorStep& step) {
   const std::string& name = step.handle.operator_name().name;
   return name.rfind("aten::", 0) == 0 ? name.substr(6) : name;

@@ -61,6 +61,10 @@ std::optional<size_t> weight_of(const OperatorStep& step);
 // The indices of the values that it reads.
 std::vector<size_t> read_by(const OperatorStep& step);
 
+// Whether its results' sizes follow from the elements of its arguments. values: those that it reads. By its tag this goes
+// for `index`, which masks alone do.
+bool has_sizes_of_data(const OperatorStep& step, const Values& values);
+
 // The operator's name without aten's namespace.
 std::string name_of(const OperatorStep& step);
 

@@ -2,6 +2,7 @@
 // sources. It is compiled for each torch version: `_torch_<version>` and C++ programs include model/sources.cpp.
 #include "convolution.cpp"
 #include "graph.cpp"
+#include "loop_lookups.cpp"
 #include "loop_nest.cpp"
 #include "loop_products.cpp"
 #include "loop_results.cpp"

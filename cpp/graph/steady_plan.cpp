@@ -237,7 +237,7 @@ class Planner {
     const std::string& name = handle.operator_name().name;
     const auto is_of = [&](const char* space) { return name.rfind(space, 0) == 0; };
     if (!is_of("aten::") && !is_of("prims::") && !is_of("fourfold::")) return false;
-    if (handle.hasTag(at::Tag::dynamic_output_shape) || handle.hasTag(at::Tag::data_dependent_output)) return false;
+    if (has_sizes_of_data(call, values_)) return false;
     const bool is_size = is_of("aten::sym_") && name != "aten::sym_storage_offset";
     for (size_t value = begin; value < end; ++value) {
       const c10::IValue& result = values_[value];
