@@ -51,7 +51,7 @@ def results_of(function: Callable, arguments: tuple, parameters: tuple = ()) -> 
     )
 
 
-UNITS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2}
+UNITS = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
 
 def assert_near(got: Tensor, expected: Tensor) -> None:

@@ -46,7 +46,7 @@ def drawn(rng: random.Random) -> tuple[nn.Module, Tensor]:
     if transposed:
         settings["output_padding"] = [rng.randrange(max(s, d)) for s, d in zip(stride, dilation, strict=True)]
     name = f"Conv{'Transpose' if transposed else ''}{dims}d"
-    dtype = rng.choice((torch.float32, torch.float32, torch.float64, torch.bfloat16))
+    dtype = rng.choice((torch.float32, torch.float32, torch.float64, torch.bfloat16, torch.float16))
     x = torch.randn(rng.choice((1, 1, 2, 5)), *image, inputs, dtype=dtype).movedim(-1, 1)
     if rng.random() < 0.6:
         x = x.contiguous()
@@ -115,6 +115,20 @@ def test_a_stream_runs_no_convolution(tmp_path: Path) -> None:
         for call in (reloaded(model, (x,), tmp_path), compiled(model)):
             assert not {"aten::convolution", "aten::_convolution"} & set(events(call, x))
             assert_near(call(x), model(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_stream_of_16_bits_runs_no_convolution(tmp_path: Path, dtype: torch.dtype) -> None:
+    model = nn.Sequential(
+        nn.Conv1d(1, 64, 128, stride=64), nn.ReLU(), nn.Conv1d(64, 32, 3, padding=1), nn.Conv1d(32, 8, 1, groups=2)
+    )
+    model, x = model.to(dtype).eval(), torch.randn(1, 1, 256, dtype=dtype)
+    with torch.no_grad():
+        loaded = reloaded(model, (x,), tmp_path)
+        for _ in range(6):
+            other = torch.randn_like(x)
+            assert_near(loaded(other), model(other))
+        assert not {"aten::convolution", "aten::_convolution"} & set(events(loaded, x))
 
 
 def test_gradients_are_torchs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,23 @@ def test_any_number_of_rows(tmp_path: Path, dtype: torch.dtype) -> None:
     called = set(events(loaded, torch.randn(3, 24, dtype=dtype)))
     assert not called & {"aten::mm", "aten::addmm", "aten::convolution", "aten::t"}
     assert "aten::mm" in events(loaded, torch.randn(300, 24, dtype=dtype))
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sums_of_16_bits_round_once(tmp_path: Path, dtype: torch.dtype, bias: bool) -> None:
+    """Packed with 16 bits, summed in float32: half a unit in the last place of the exact result, and float32's sums."""
+    for depth, columns in ((1, 1), (7, 5), (24, 64), (130, 65), (301, 200)):
+        model = nn.Linear(depth, columns, bias=bias).to(dtype).eval()
+        loaded = reloaded(model, (torch.randn(3, depth, dtype=dtype),), tmp_path, ({0: ROWS},))
+        with torch.no_grad():
+            exact = copy.deepcopy(model).double()
+            for rows in (1, 2, 3, 4, 5, 8):
+                x = torch.randn(rows, 2 * depth).to(dtype)[:, ::2]
+                expected = exact(x.double())
+                last = expected.abs() * torch.finfo(dtype).eps / 2 + torch.finfo(dtype).tiny
+                assert ((loaded(x).double() - expected).abs() <= last * 1.01 + 1e-5).all()
+        assert not {"aten::mm", "aten::addmm"} & set(events(loaded, torch.randn(3, depth, dtype=dtype)))
 
 
 def of_numpy(weight: Tensor) -> None:

@@ -34,7 +34,10 @@ class Decoder(nn.Module):
         return fourfold.scan(self.step, (h, word), xs)
 
 
-LOOK_UPS = {"embedding": lambda table, word: nn.functional.embedding(word, table), "index": lambda table, word: table[word]}
+LOOK_UPS = {
+    "embedding": lambda table, word: nn.functional.embedding(word, table),
+    "index": lambda table, word: table[word],
+}
 LARGEST = {"max": lambda x: tuple(x.max(1)), "argmax": lambda x: (x.argmax(-1),)}
 
 

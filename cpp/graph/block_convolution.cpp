@@ -158,7 +158,7 @@ void run_blocks(const Convolution& of, const PackedMatrix& weights, int64_t rows
 }  // namespace
 
 std::optional<Convolution> in_blocks(const Convolution& of, bool is_packed) {
-  if (of.groups != 1 || of.is_transposed || of.is_last) return std::nullopt;
+  if (of.groups != 1 || of.is_transposed || of.is_last || is_half(of.x.scalar_type())) return std::nullopt;
   Convolution line = of;
   if (of.dims > 1) {  // a window of one element sees no dimensions
     const Sizes steps = last_strides(of.x, of.dims), &sizes = of.image;
@@ -181,7 +181,8 @@ bool convolve_in_blocks(const Convolution& of, PackedWeights* own, const at::Ten
   const Matrix b{const_cast<void*>(of.weight.const_data_ptr()), of.x.scalar_type(), {depth, of.outputs}, {1, depth}};
   const PackedMatrix weights = own != nullptr && own->may_pack(depth * of.outputs) ? own->packed(b, rows) : pack(b, rows);
   if (!weights) return false;
-  visit_dtype(of.x, [&](auto zero) { run_blocks(of, weights, rows, static_cast<decltype(zero)*>(result.mutable_data_ptr())); });
+  of.x.scalar_type() == at::kFloat ? run_blocks(of, weights, rows, result.mutable_data_ptr<float>())
+                                  : run_blocks(of, weights, rows, result.mutable_data_ptr<double>());
   return true;
 }
 

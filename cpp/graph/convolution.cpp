@@ -14,6 +14,7 @@ constexpr int64_t largest = 1 << 20, largest_image = int64_t{1} << 32, most_chan
 // From here on torch's kernels are as fast: positions in all (of x, for transposed convolutions), for weights that are
 // packed, that are not, and that several products of few channels each share.
 constexpr int64_t most_packed = 256, most_packed_in_groups = 128, most_unpacked = 32, most_in_groups = 8;
+constexpr int64_t most_of_half = 32;  // of bfloat16 and float16
 constexpr int64_t most_groups = 8;
 constexpr int64_t most_gathered = 1024;     // elements for each output channel
 constexpr int64_t most_gathered_of_few = 1 << 13;  // elements, for any number of output channels
@@ -50,7 +51,7 @@ bool read_convolution(const torch::jit::Stack& stack, Convolution& made) {
   if (stack[2].isTensor()) made.bias = stack[2].toTensor();
   const at::Tensor &x = made.x, &weight = made.weight, &bias = made.bias;
   if (!x.defined() || !weight.defined() || x.dim() != weight.dim() || x.dim() < 3 || x.dim() > 5) return false;
-  if (x.scalar_type() != at::kFloat && x.scalar_type() != at::kDouble) return false;
+  if (x.scalar_type() != at::kFloat && x.scalar_type() != at::kDouble && !is_half(x.scalar_type())) return false;
   if (!is_readable_as(x, x) || !is_readable_as(weight, x) || !weight.is_contiguous()) return false;
   made.dims = static_cast<size_t>(x.dim()) - 2;
   made.is_transposed = stack[6].toBool();
@@ -103,6 +104,7 @@ bool has_few_positions(const Convolution& of, bool is_packed) {
   const auto is_small = [](int64_t size) { return size <= most_packed; };
   if (!is_small(of.batch) || !std::all_of(places_of_rows.at, places_of_rows.at + most_dims, is_small)) return false;
   const int64_t rows = of.batch * (of.is_transposed ? of.image : of.positions).product(), places = of.kernel.product();
+  if (is_half(of.x.scalar_type()) && (!is_packed || of.is_transposed || of.is_depthwise() || rows > most_of_half)) return false;
   if (of.is_depthwise()) return rows <= most_packed && rows * of.outputs * places <= most_depthwise;
   const int64_t most = of.groups > 1 ? (is_packed ? most_packed_in_groups : most_in_groups) : is_packed ? most_packed : most_unpacked;
   if (of.groups > most_groups || rows > most) return false;

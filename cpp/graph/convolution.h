@@ -43,11 +43,15 @@ void for_each_place(const Sizes& sizes, const F& f) {
   }
 }
 
-// Calls f with a zero of the tensor's dtype, float32 or float64.
+inline bool is_half(at::ScalarType dtype) { return dtype == at::kBFloat16 || dtype == at::kHalf; }
+
+// Calls f with a zero of the tensor's dtype, float32 or float64, or with 16 bits, which can only be copied.
 template <typename F>
 void visit_dtype(const at::Tensor& tensor, const F& f) {
   if (tensor.scalar_type() == at::kFloat) {
     f(float());
+  } else if (is_half(tensor.scalar_type())) {
+    f(uint16_t());
   } else {
     f(double());
   }

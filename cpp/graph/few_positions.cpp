@@ -262,8 +262,11 @@ bool may_pack(const Convolution& given, const PackedWeights* own) { return own !
 
 template <typename T>
 void convolve_in_one_way(const Convolution& of, T* result, PackedWeights* own, Rows<T>& rows) {
-  if (of.is_depthwise()) return convolve_depthwise(of, result);
-  of.is_transposed ? convolve_transposed(of, result, own) : convolve(of, result, own, rows);
+  if constexpr (sizeof(T) > sizeof(uint16_t)) {
+    if (of.is_depthwise()) return convolve_depthwise(of, result);
+    if (of.is_transposed) return convolve_transposed(of, result, own);
+  }
+  convolve(of, result, own, rows);
 }
 
 at::Tensor new_result(const Convolution& of) {
@@ -299,6 +302,14 @@ struct FewPositions::Made {
   PackedWeights* own;
   Rows<float> floats;
   Rows<double> doubles;
+  Rows<uint16_t> halves;
+
+  // Calls f with the memory of a dtype's rows.
+  template <typename F>
+  void visit(at::ScalarType dtype, const F& f) {
+    if (is_half(dtype)) return f(halves, uint16_t());
+    dtype == at::kFloat ? f(floats, float()) : f(doubles, double());
+  }
 };
 
 FewPositions::FewPositions(std::unique_ptr<Made> made) : made_(std::move(made)) {}
@@ -307,9 +318,8 @@ FewPositions::~FewPositions() = default;
 std::unique_ptr<FewPositions> FewPositions::of(const torch::jit::Stack& stack, PackedWeights* own) {
   Convolution given;
   if (!read_convolution(stack, given) || !has_few_positions(given, may_pack(given, own))) return nullptr;
-  auto made = std::make_unique<Made>(Made{given, own, Rows<float>(given), Rows<double>(given)});
-  const bool is_float = given.x.scalar_type() == at::kFloat;
-  if (!given.is_transposed && !given.is_depthwise()) is_float ? made->floats.prepare(given) : made->doubles.prepare(given);
+  auto made = std::make_unique<Made>(Made{given, own, Rows<float>(given), Rows<double>(given), Rows<uint16_t>(given)});
+  if (!given.is_transposed && !given.is_depthwise()) made->visit(given.x.scalar_type(), [&](auto& rows, auto) { rows.prepare(given); });
   for (at::Tensor* const each : {&made->of.x, &made->of.weight, &made->of.bias}) each->reset();
   return std::unique_ptr<FewPositions>(new FewPositions(std::move(made)));
 }
@@ -317,9 +327,9 @@ std::unique_ptr<FewPositions> FewPositions::of(const torch::jit::Stack& stack, P
 void FewPositions::run(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& result) {
   Convolution& of = made_->of;
   of.x = x, of.weight = weight, of.bias = bias;
-  const auto run = [&](auto* to, auto& rows) { convolve_in_one_way(of, to, made_->own, rows); };
-  x.scalar_type() == at::kFloat ? run(result.mutable_data_ptr<float>(), made_->floats)
-                                : run(result.mutable_data_ptr<double>(), made_->doubles);
+  made_->visit(x.scalar_type(), [&](auto& rows, auto zero) {
+    convolve_in_one_way(of, static_cast<decltype(zero)*>(result.mutable_data_ptr()), made_->own, rows);
+  });
   for (at::Tensor* const each : {&of.x, &of.weight, &of.bias}) each->reset();
 }
 

@@ -14,7 +14,7 @@ namespace fourfold::graph {
 // Replaces the arguments of aten::convolution by the result: the elements under the window at each position, gathered
 // as rows, times the weights. own: packs them, unless null. into: memory for the result, or null. Returns false and does
 // nothing for many positions, unless block_convolution.h has them, for other
-// dtypes than float32 and float64, for tensors without memory of their own, and for arguments that torch may reject.
+// dtypes than float32, float64 and, packed, bfloat16 and float16, for tensors without memory of their own, and for arguments that torch may reject.
 bool convolve_by_products(torch::jit::Stack& stack, PackedWeights* own, const at::Tensor* into);
 
 // Such a convolution of tensors that lie in the same way in each call. One call at a time.

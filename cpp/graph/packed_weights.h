@@ -45,7 +45,7 @@ class PackedWeights {
   // Whether a matrix of so many elements is ever packed.
   bool may_pack(int64_t elements) const;
   // out = a b, or bias + a b; rows of out are contiguous, and b is the same in every call. Returns false and does nothing
-  // for a matrix that is not packed: with another dtype than float32 and float64, too large, or large and among the first
+  // for a matrix that is not packed: of another dtype than floating-point ones, too large, or large and among the first
   // calls, which would take long.
   bool multiply(const Matrix& a, const Matrix& b, const at::Tensor* bias, const Matrix& out);
   // b for products of so many rows, likewise.

@@ -12,6 +12,7 @@ namespace fourfold::graph {
 namespace {
 
 // Of a packed product. A small matrix takes torch longer to prepare than to multiply.
+constexpr int64_t most_rows_of_bfloat16 = 8;  // processors have instructions for more
 constexpr int64_t most_rows = 24, most_rows_of_small = 64, small = 1 << 15;
 
 Matrix as_matrix(const at::Tensor& tensor) {
@@ -27,6 +28,7 @@ bool multiply_packed(torch::jit::Stack& stack, PackedWeights& own, const at::Ten
   const at::Tensor &a = stack[first].toTensor(), &b = stack[first + 1].toTensor();
   if (a.size(1) != b.size(0) || a.numel() == 0 || b.numel() == 0) return false;
   if (a.size(0) > (b.numel() > small ? most_rows : most_rows_of_small) || !own.may_pack(b.numel())) return false;
+  if (a.scalar_type() == at::kBFloat16 && a.size(0) > most_rows_of_bfloat16) return false;
   if (has_bias && (!equals_one(stack[3]) || !equals_one(stack[4]) || !is_cpu_tensor(stack[0]))) return false;
   at::Tensor result = into == nullptr ? at::empty({a.size(0), b.size(1)}, a.options()) : *into;
   if (!own.multiply(as_matrix(a), as_matrix(b), has_bias ? &stack[0].toTensor() : nullptr, as_matrix(result))) return false;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "cpu/kernels/half_product.h"
 #include "cpu/kernels/packed_product.h"
 #include "cpu/memory.h"
 
@@ -109,6 +110,57 @@ class PackedProducts final : public program::Product {
   std::vector<PackedMatrix> matrices_;
 };
 
+// A matrix of bfloat16 or float16.
+class HalfProducts final : public program::Product {
+ public:
+  explicit HalfProducts(const Tensor& b)
+      : kind_(b.kind), depth_(b.sizes[0]), columns_(b.sizes[1]),
+        packed_(static_cast<char*>(allocate(std::max<int64_t>(1, panels() * columns_of_half_panel() * depth_ * 2), 1))) {
+    pack_half(b.data, b.strides[0], b.strides[1], depth_, columns_, packed_.get());
+  }
+
+  bool suits(int64_t) const override { return true; }
+
+  bool takes(const Tensor* a, const Tensor* start, const Tensor& out) const override {
+    const auto fits = [&](const Tensor& tensor, int64_t last) {
+      return tensor.dim == 2 && tensor.kind == kind_ && tensor.sizes[1] == last;
+    };
+    if (!fits(out, columns_) || !fits(*a, depth_) || a->sizes[0] != out.sizes[0] || !lies_side_by_side(out)) return false;
+    if (start == nullptr) return true;
+    return start->kind == kind_ && start->dim >= 1 && start->dim <= 2 && lies_side_by_side(*start) &&
+           std::equal(start->sizes, start->sizes + start->dim, out.sizes + 2 - start->dim);
+  }
+
+  int64_t parts(int64_t rows) const override {
+    return std::clamp<int64_t>(rows * depth_ * columns_ / worth_a_thread, 1, panels());
+  }
+
+  void run(const Tensor* a, const Tensor* start, const Tensor& out, int64_t part, int64_t parts) const override {
+    const HalfProduct job{
+        .kind = kind_,
+        .rows = out.sizes[0],
+        .depth = depth_,
+        .columns = columns_,
+        .a = a->data,
+        .a_row = a->strides[0],
+        .a_column = a->strides[1],
+        .packed = packed_.get(),
+        .start = start == nullptr ? nullptr : start->data,
+        .start_row = start != nullptr && start->dim == 2 ? start->strides[0] : 0,
+        .out = out.data,
+        .out_row = out.strides[0],
+    };
+    multiply_half(job, panels() * part / parts, panels() * (part + 1) / parts);
+  }
+
+ private:
+  int64_t panels() const { return (columns_ + columns_of_half_panel() - 1) / columns_of_half_panel(); }
+
+  const Kind kind_;
+  const int64_t depth_, columns_;
+  const std::unique_ptr<char, Release> packed_;
+};
+
 bool can_be_packed(const Tensor& b) {
   const bool is_matrix = (b.dim == 2 || b.dim == 3) && (b.kind == Kind::float32 || b.kind == Kind::float64);
   return is_matrix && (b.strides[b.dim - 1] == 1 || b.strides[b.dim - 2] == 1);
@@ -118,6 +170,7 @@ bool can_be_packed(const Tensor& b) {
 
 std::unique_ptr<const program::Product> product_with(const Tensor* b, int count, int64_t rows) {
   const PanelWidth panels = panels_for_rows(rows);
+  if (count == 1 && b->dim == 2 && is_half(b->kind) && columns_of_half_panel() > 0) return std::make_unique<HalfProducts>(*b);
   if (!std::all_of(b, b + count, can_be_packed)) return nullptr;
   if (count > 1) {
     const bool are_alike = b[0].dim == 2 && b[1].dim == 2 && b[0].kind == b[1].kind && b[0].sizes[1] == b[1].sizes[1];
