@@ -134,10 +134,6 @@ FOURFOLD_EXPORT int32_t fourfold_product_run(
     const fourfold_product* product, const fourfold_tensor* a, const fourfold_tensor* start, const fourfold_tensor* out,
     int32_t in_parallel);
 
-// to[r * to_step + c] = from[c * from_step + r], for elements of `size` bytes, on the CPU. Nests call it too.
-FOURFOLD_EXPORT void fourfold_transpose_tile(
-    int64_t size, const void* from, int64_t from_step, void* to, int64_t to_step, int64_t rows, int64_t columns);
-
 // to[r * to_step + c] = from[c * from_step + r], for elements of `size` bytes: 1, 2, 4 or 8. Nests call it too.
 FOURFOLD_EXPORT void fourfold_transpose_tile(
     int64_t size, const void* from, int64_t from_step, void* to, int64_t to_step, int64_t rows, int64_t columns);
