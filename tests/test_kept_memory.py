@@ -149,6 +149,27 @@ def test_another_limit_is_refused(limit: str, monkeypatch: pytest.MonkeyPatch) -
         _native._kept_memory()
 
 
+def test_a_containers_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An eighth of it is kept; a group without a limit, or none, has the machine's memory."""
+    for name, text in (("limited", "536870912\n"), ("unlimited", "max\n")):
+        (tmp_path / name).write_text(text)
+    machine = _native._memory(())
+    assert machine > 1 << 30
+    assert _native._memory([tmp_path / "unlimited", tmp_path / "missing"]) == machine
+    assert _native._memory([tmp_path / "unlimited", tmp_path / "limited"]) == 512 << 20
+    monkeypatch.delenv("FOURFOLD_KEPT_MEMORY", raising=False)
+    monkeypatch.setattr(_native, "_memory", lambda: 512 << 20)
+    assert _native._kept_memory() == 64 << 20
+
+
+def test_blocks_that_fit_nothing_are_returned(double) -> None:
+    """Of a function whose sizes grow in each call: the last 256 stay."""
+    sizes = [(1 << 17) + (k << 9) for k in range(300)]
+    for size in sizes:
+        double(torch.ones(size))
+    assert fourfold.empty_cache() == 4 * sum(sizes[-256:])
+
+
 def test_a_forked_process(double) -> None:
     x = torch.ones(LARGE)
     double(x)

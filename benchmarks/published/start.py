@@ -36,7 +36,7 @@ START, CPP_START = "load and first call in Python, ms", "in C++, ms"
 WARM, INTERPRETED, COMPILED = "a later call in Python, µs", "in C++, interpreted, µs", "in C++, compiled, µs"
 PLAIN_MEMORY, MEMORY = "memory of plain PyTorch, MB", "of fourfold in C++, MB"
 AIMED = {START: "Python", CPP_START: "C++"}
-REPEATS = 5
+REPEATS = 3
 
 
 def table(names: Sequence[str], folder: Path, quick: bool) -> Report:

@@ -20,6 +20,7 @@ using Clock = std::chrono::steady_clock;
 // end of its heap, so it would return smaller ones in each call.
 constexpr size_t smallest = size_t{1} << 17;
 constexpr auto longest = std::chrono::seconds(30);
+constexpr size_t most_blocks = 256;  // a model whose sizes change in each call would fill the cache with blocks that fit nothing
 
 struct Block {
   void* data;
@@ -81,7 +82,7 @@ class KeptBlocks {
  private:
   void drop_old() {
     const auto oldest = Clock::now() - longest;
-    while (!blocks_.empty() && (bytes_ > most_ || blocks_.front().freed < oldest)) drop_first();
+    while (!blocks_.empty() && (bytes_ > most_ || blocks_.size() > most_blocks || blocks_.front().freed < oldest)) drop_first();
   }
 
   void drop_first() {

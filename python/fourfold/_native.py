@@ -1,9 +1,11 @@
 """The module compiled for one minor version of torch: the operators' gradients, and fast calls from Python. If there is
 none for this torch, Python does the same, more slowly."""
 
+import contextlib
 import importlib
 import os
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +16,9 @@ from fourfold import _C, _cmake
 VERSION = ".".join(torch.__version__.split(".")[:2])
 SWITCH = "FOURFOLD_GRADIENTS"
 KEPT_MEMORY = "FOURFOLD_KEPT_MEMORY"
+MOST_KEPT = 1 << 30
+# Of a container's memory.
+LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 PLAIN: str = getattr(_C, "PLAIN", "")  # why there is no library; empty if there is one
 
 
@@ -37,9 +42,20 @@ def _load() -> tuple[ModuleType | None, str]:
         return None, f"Python ({error})"
 
 
+def _memory(limits: Iterable[Path] = LIMITS) -> int:
+    """The bytes that this process may use: the machine's, or fewer in a container."""
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else [8 * MOST_KEPT]
+    for file in limits:
+        with contextlib.suppress(OSError, ValueError):  # there is no such group, or no limit
+            found.append(int(file.read_text()))
+    return min(found)
+
+
 def _kept_memory() -> int:
     """The limit in bytes. Raises ValueError for anything but a number of mebibytes."""
-    given = os.environ.get(KEPT_MEMORY) or "1024"
+    given = os.environ.get(KEPT_MEMORY)
+    if not given:
+        return min(MOST_KEPT, _memory() // 8)
     if not (given.isascii() and given.isdigit() and len(given) <= 12):
         raise ValueError(f"fourfold: expected {KEPT_MEMORY} to be a number of mebibytes, but got {given!r}")
     return int(given) << 20
@@ -61,9 +77,10 @@ def empty_cache() -> int:
     """Returns cached memory of compiled functions and loaded models to the system, as ``torch.cuda.empty_cache``
     does on GPUs. Returns the number of bytes.
 
-    Memory of freed tensors of 128 KiB and more is cached, up to ``FOURFOLD_KEPT_MEMORY`` MiB (1024), because glibc
-    would return it to the system at once, and the kernel would clear new pages in every call. Blocks that were unused
-    for half a minute are returned when the next such tensor is allocated or freed.
+    Memory of freed tensors of 128 KiB and more is cached, because glibc would return it to the system at once, and the
+    kernel would clear new pages in every call: the last 256 blocks, up to ``FOURFOLD_KEPT_MEMORY`` MiB (an eighth of
+    the machine's or container's memory, at most 1024). Blocks that were unused for half a minute are returned when the
+    next such tensor is allocated or freed.
     """
     return 0 if module is None else module.release_memory()
 
