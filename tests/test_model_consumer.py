@@ -36,14 +36,7 @@ def test_a_program_computes_what_was_exported(program: Path, name: str, tmp_path
     calls = [CASES[name].inputs(size) for size in CASES[name].sizes]
     torch.save([flat(call) for call in calls], tmp_path / "calls.pt")
     said = run(program, saved(name, tmp_path), tmp_path / "calls.pt", tmp_path / "results.pt", 1)
-    assert [line.split()[0] for line in said.splitlines()] == [
-        "load",
-        "first",
-        "warm",
-        "compiled",
-        "interpreted",
-        "memory",
-    ]
+    assert float(dict(line.split() for line in said.splitlines())["warm"]) > 0
     found = torch.load(tmp_path / "results.pt", weights_only=False)
     model = made(name)
     for (args, kwargs), mine in zip(calls, found, strict=True):
@@ -55,6 +48,24 @@ def test_a_program_computes_what_was_exported(program: Path, name: str, tmp_path
                 torch.testing.assert_close(a, b, rtol=2e-5, atol=1e-5)
             else:
                 assert a == b
+
+
+def test_a_program_keeps_memory(program: Path, tmp_path: Path) -> None:
+    """Of a convolution's result, which a sum reads."""
+
+    class Convolved(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Conv2d(3, 16, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x).sum()
+
+    x = torch.randn(1, 3, 66, 66)
+    fourfold.save(torch.export.export(Convolved(), (x,)), tmp_path / "model.ff")
+    torch.save([[x]], tmp_path / "calls.pt")
+    said = run(program, tmp_path / "model.ff", tmp_path / "calls.pt", tmp_path / "results.pt", 1)
+    assert int(said.split("kept ")[1]) >= 4 * 16 * 64 * 64
 
 
 def test_a_program_refuses_in_a_sentence(program: Path, tmp_path: Path) -> None:

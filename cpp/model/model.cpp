@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <set>
 
+#include "../graph/memory.h"
 #include "implementation.h"
 #include "json.h"
 #include "tensor_file.h"
@@ -214,6 +215,10 @@ const std::vector<std::pair<size_t, int64_t>>& Model::state() const { return imp
 const std::string& Model::graph() const { return implementation_->graph_text; }
 
 const std::string& Model::structure() const { return implementation_->structure; }
+
+void keep_memory(size_t bytes) { graph::keep_at_most(bytes); }
+
+size_t release_memory() { return graph::release_kept_memory(); }
 
 Model load(const std::string& path, const LoadOptions& options) {
   if (fourfold_abi_version() != FOURFOLD_ABI_VERSION) {

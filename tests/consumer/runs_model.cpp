@@ -51,6 +51,7 @@ int main(int count, char** words) try {
   const auto calls = read(words[2]).toListRef().vec();
   const int repetitions = std::stoi(words[4]);
   at::ones({1}).add_(1);  // initialises torch
+  fourfold::keep_memory(size_t{1} << 30);  // as in Python
   const int64_t before = kilobytes("VmRSS");
   const auto begin = Clock::now();
   const fourfold::Model model = fourfold::load(words[1]);
@@ -75,7 +76,7 @@ int main(int count, char** words) try {
   int64_t compiled = 0, interpreted = 0;
   fourfold_nests_count(&compiled, &interpreted);
   std::cout << "warm " << best << "\ncompiled " << compiled << "\ninterpreted " << interpreted << "\nmemory "
-            << static_cast<double>(kilobytes("VmHWM") - before) / 1e3 << "\n";
+            << static_cast<double>(kilobytes("VmHWM") - before) / 1e3 << "\nkept " << fourfold::release_memory() << "\n";
   return 0;
 } catch (const std::exception& error) {
   std::cerr << error.what() << "\n";

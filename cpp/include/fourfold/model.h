@@ -118,4 +118,11 @@ class Stream {
 // write into it. Throws LoadError.
 Model load(const std::string& path, const LoadOptions& options = {});
 
+// Keeps up to so many bytes of freed tensors of 128 KiB and more for later calls of models: the system would clear new pages
+// in each call, which takes a quarter of a convolutional model's time. The first call replaces torch's CPU allocator by one
+// that passes on to it what no model allocates. Programs keep none by default; Python keeps up to 1 GiB.
+void keep_memory(size_t bytes);
+// Frees what is kept and returns its size in bytes.
+size_t release_memory();
+
 }  // namespace fourfold
