@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(_native.module is None, reason="no C++ module fo
 class Layers(nn.Module):
     """linear: of strided rows, of 4 dimensions, and of a convolution's transposed output."""
 
-    def __init__(self, outputs: int = 24, bias: bool = True) -> None:
+    def __init__(self, outputs: int = 40, bias: bool = True) -> None:
         super().__init__()
         self.linear, self.heads = nn.Linear(32, outputs, bias), nn.Linear(16, outputs, bias)
         self.conv = nn.Conv1d(32, 32, 3, padding=1)
@@ -69,7 +69,7 @@ def test_compiled(dynamic: bool) -> None:
     assert "aten::bmm" not in {event.name for event in profile.events()}
 
 
-@pytest.mark.parametrize(("outputs", "dtype"), [(8, torch.float32), (24, torch.bfloat16)])
+@pytest.mark.parametrize(("outputs", "dtype"), [(8, torch.float32), (40, torch.bfloat16)])
 def test_left_to_torch_or_rounded_twice(outputs: int, dtype: torch.dtype, tmp_path: Path) -> None:
     """Few columns stay a batch of products; in bfloat16 the sum with the bias stays a sum."""
     model = Layers(outputs).to(dtype)
@@ -78,3 +78,20 @@ def test_left_to_torch_or_rounded_twice(outputs: int, dtype: torch.dtype, tmp_pa
     assert ("bmm" in str(loaded)) == (outputs == 8) and "addmm" not in str(loaded)
     for own, other in zip(loaded(x), model(x), strict=True):
         torch.testing.assert_close(own, other, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_matrix_of_each_product_stays(dynamic: bool) -> None:
+    """Expanded along its rows or columns, and with the sizes of a shared one."""
+    torch._dynamo.reset()
+    x, w, square = torch.randn(32, 7, 32), torch.randn(32, 48), torch.randn(32, 32)
+
+    def along_rows(x: Tensor, w: Tensor) -> Tensor:
+        return torch.matmul(x, w.unsqueeze(1).expand(-1, 32, -1))
+
+    def along_columns(x: Tensor, w: Tensor) -> Tensor:
+        return torch.matmul(x, w.unsqueeze(-1).expand(-1, -1, 32))
+
+    for function, matrix in ((along_rows, w), (along_rows, square), (along_columns, square)):
+        compiled = torch.compile(function, backend="fourfold", dynamic=dynamic)
+        torch.testing.assert_close(compiled(x, matrix), function(x, matrix), rtol=1e-5, atol=1e-4)

@@ -2,7 +2,6 @@
 // sources. It is compiled for each torch version: `_torch_<version>` and C++ programs include model/sources.cpp.
 #include "convolution.cpp"
 #include "graph.cpp"
-#include "loop_lookups.cpp"
 #include "loop_nest.cpp"
 #include "loop_products.cpp"
 #include "loop_results.cpp"
@@ -27,6 +26,7 @@
 #include "block_convolution.cpp"
 #include "depthwise.cpp"
 #include "few_positions.cpp"
+#include "loop_lookups.cpp"
 #include "padding.cpp"
 #include "small_products.cpp"
 #if defined(__GNUC__) && !defined(__clang__)

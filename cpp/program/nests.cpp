@@ -28,6 +28,7 @@ struct Requests {
   std::map<std::pair<std::string, std::string>, std::unique_ptr<Nests>> nests;  // by text and target
   bool served = false;
   bool provided = false;  // some nests were compiled ahead of time
+  bool ran_without = false;  // some program, while there was neither a compiler nor a provided nest
 
   bool are_answered() const { return waiting.empty() && (taken == nullptr || taken->is_answered); }
 };
@@ -63,7 +64,10 @@ Nests::Answer Nests::find(const std::string& layout, Generator generator, int64_
   const auto found = std::find_if(known_.begin(), known_.end(), [&](const auto& one) { return one->layout == layout; });
   Known* known = found == known_.end() ? nullptr : found->get();
   if (known == nullptr) {
-    if (!all.served && !all.provided) return {};
+    if (!all.served && !all.provided) {
+      all.ran_without = true;
+      return {};
+    }
     if (known_.size() >= most_layouts) {
       return {true, nullptr, "programs with this text have " + std::to_string(most_layouts) + " layouts already"};
     }
@@ -201,7 +205,8 @@ int32_t fourfold_nests_wait(int64_t milliseconds) {
 void fourfold_nests_count(int64_t* compiled, int64_t* interpreted) {
   Requests& all = requests();
   const std::scoped_lock lock(all.mutex);
-  *compiled = *interpreted = 0;
+  *compiled = 0;
+  *interpreted = all.ran_without ? 1 : 0;
   for (const auto& [key, nests] : all.nests) nests->count(*compiled, *interpreted);
 }
 

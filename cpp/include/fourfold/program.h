@@ -38,8 +38,8 @@ FOURFOLD_EXPORT void fourfold_program_delete(fourfold_program* program);
 // their kernels, and fail if there are none.
 FOURFOLD_EXPORT void fourfold_program_generate(fourfold_program* program, int32_t generator);
 
-// Counts the layouts of programs that this process has run, other than by 0: with loop nests, and without. For programs that
-// link nests compiled ahead of time, to see whether they have all.
+// Counts the layouts of programs that this process has run, other than by 0: with loop nests, and without; as one without, if
+// no nests were linked. For programs that link nests compiled ahead of time, to see whether they have all.
 FOURFOLD_EXPORT void fourfold_nests_count(int64_t* compiled, int64_t* interpreted);
 
 FOURFOLD_EXPORT int32_t fourfold_program_inputs(const fourfold_program* program);

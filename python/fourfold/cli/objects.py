@@ -34,8 +34,8 @@ def add_to(commands: argparse._SubParsersAction[Parser]) -> None:
     )
     parser.add_argument("--target", action="append", default=[], metavar="NAME", help=target)
     call = (
-        "shapes of the arguments, or numbers, separated by commas, without the state of a stream; repeat it for other "
-        "shapes (default: the file's, if none is dynamic)"
+        "shapes of the arguments, or numbers, separated by commas, without constants and a stream's state; repeat it "
+        "for other shapes (default: the file's, if none is dynamic)"
     )
     parser.add_argument("--call", action="append", default=[], metavar="SHAPES", help=call)
     threads = "a number of threads to call it with; repeat it (default: 1, and all of this machine)"
@@ -64,7 +64,8 @@ def run(options: argparse.Namespace) -> int:
     except (ImportError, ValueError) as error:
         raise UsageError(str(error)) from None
     options.output.write_bytes(made.code)
-    print(f"{options.output}: {made.nests} loop nests for {' and '.join(names)}, {len(made.code) / 1e3:.0f} kB")
+    plural = "s" * (made.nests != 1)
+    print(f"{options.output}: {made.nests} loop nest{plural} for {' and '.join(names)}, {len(made.code) / 1e3:.0f} kB")
     for reason, count in made.refused.items():
         print(f"without a loop nest, interpreted: {count} ({reason})")
     return 0

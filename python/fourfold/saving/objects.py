@@ -55,7 +55,16 @@ def compile_model(path: str, levels: Sequence[Level], calls: Sequence[Sequence[s
 
     native = _native.module.Model(path, None, [], service.number("llvm"))
     before = len(service.service.nests), len(service.service.refusals)
-    run(native, calls, threads)
+    try:
+        run(native, calls, threads, 0)
+    except RuntimeError:  # such as a division by zero
+        try:
+            run(native, calls, threads, 1)
+        except RuntimeError as error:
+            raise ValueError(
+                "objects: expected a model that takes random numbers, and zeros or ones for integers, but it raises: "
+                f"{str(error).partition(chr(10))[0]}"
+            ) from error
     found = [(text, layout) for text, layout, _ in service.service.nests[before[0] :]]
     if not found:
         raise ValueError("objects: expected programs that run as loop nests, but these calls run none")
@@ -65,7 +74,8 @@ def compile_model(path: str, levels: Sequence[Level], calls: Sequence[Sequence[s
     return Object(compile_object(found, levels, llvm.get_process_triple()), len(found), refused)
 
 
-def run(native: object, calls: Sequence[Sequence[str]], threads: Sequence[int]) -> None:
+def run(native: object, calls: Sequence[Sequence[str]], threads: Sequence[int], integer: int) -> None:
+    """integer: the value of all integers; of booleans, the first is True."""
     graph, *_, state = _native.module.describe_model(native)
     described = json.loads(graph)
     own = {argument for argument, _ in state}
@@ -73,7 +83,7 @@ def run(native: object, calls: Sequence[Sequence[str]], threads: Sequence[int]) 
     for count in threads:
         torch.set_num_threads(count)
         for words in calls or [shapes_of(arguments)]:
-            leaves = list(leaves_of(arguments, words))
+            leaves = list(leaves_of(arguments, words, integer))
             call = _native.module.Stream(native, {}) if state else native
             for _ in range(CALLS):
                 call(*leaves)
@@ -96,7 +106,9 @@ def shapes_of(arguments: Sequence[Mapping[str, object]]) -> list[str]:
     return words
 
 
-def leaves_of(arguments: Sequence[Mapping[str, object]], words: Sequence[str]) -> Iterator[Tensor | float | object]:
+def leaves_of(
+    arguments: Sequence[Mapping[str, object]], words: Sequence[str], integer: int = 0
+) -> Iterator[Tensor | float | object]:
     """What a call passes. Sizes are checked by the model."""
     wanted = [each for each in arguments if "constant" not in each]
     if len(words) != len(wanted):
@@ -111,7 +123,8 @@ def leaves_of(arguments: Sequence[Mapping[str, object]], words: Sequence[str]) -
             yield number_of(next(given), argument)
         else:
             dtype = getattr(torch, str(argument["dtype"]))
-            values = torch.zeros(sizes_of(next(given), str(argument["name"])), dtype=dtype)
+            values = torch.full(sizes_of(next(given), str(argument["name"])), integer).to(dtype)
+            values.view(-1)[:1] = 1 if dtype == torch.bool else integer
             yield values.normal_(generator=generator) if dtype.is_floating_point else values
 
 

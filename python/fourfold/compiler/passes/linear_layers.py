@@ -17,7 +17,7 @@ from fourfold.compiler.pipeline.fallback import visiting
 
 aten = torch.ops.aten
 ROUNDED_ONCE = (torch.float32, torch.float64)  # products with a bias: in 16 bits, torch rounds before the sum too
-FEWEST_COLUMNS = 16  # of the matrix: copying the other factor takes no longer than multiplying
+FEWEST_COLUMNS = 32  # of the matrix: copying the other factor takes longer than is gained otherwise
 
 
 def linear_layers(module: GraphModule) -> GraphModule:
@@ -37,8 +37,9 @@ def shared_matrix(node: Node) -> Node | None:
     factor, matrix = node.args
     while matrix.target in RESHAPES | EXPANSIONS and len(shape_of(matrix)) > 2:
         matrix = matrix.args[0]
-    value, fake = matrix.meta["val"], factor.meta["val"]
-    alike = value.dim() == 2 and all(map(same, value.shape, shape_of(node.args[1])[1:]))
+    value, fake, own = matrix.meta["val"], factor.meta["val"], node.args[1].meta["val"]
+    # Expanded along the batch, and not, say, each row of the base along the columns.
+    alike = value.dim() == 2 and all(map(same, (*value.shape, 0, *value.stride()), (*own.shape[1:], *own.stride())))
     is_known = alike and has_hints(fake) and has_hints(value) and fake.device.type == "cpu"
     return matrix if is_known and hint(value.shape[1]) >= FEWEST_COLUMNS else None
 
