@@ -109,6 +109,47 @@ def test_only_weights_that_are_asked_for_are_read_as_they_are(tmp_path: Path) ->
         loaded.tensors["bias"]
 
 
+RECURRENT = {
+    "lstm": lambda **options: fourfold.nn.LSTM(12, 20, bidirectional=True, **options),
+    "gru": lambda **options: fourfold.nn.GRU(12, 20, num_layers=2, **options),
+    "lltm": lambda **options: fourfold.nn.LLTM(12, 20, **options),
+}
+STEPS = torch.export.Dim("steps", min=1, max=512)
+
+
+def packs(loaded: Callable, x: Tensor) -> int:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
+        loaded(x)
+    return sum("_prepack" in event.name for event in profiled.events())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_recurrent_layers(tmp_path: Path, kind: str, dtype: torch.dtype, bias: bool) -> None:
+    """Packed in the first call, for any number of steps."""
+    model = RECURRENT[kind](bias=bias).to(dtype).eval().requires_grad_(False)
+    loaded = reloaded(model, (torch.randn(5, 3, 12, dtype=dtype),), tmp_path, ({0: STEPS},))
+    counts = [packs(loaded, torch.randn(steps, 3, 12, dtype=dtype)) for steps in (5, 1, 40, 1, 1, 1, 1)]
+    assert counts == [1 if kind == "lltm" else 2, *[0] * 6]
+    for steps in (1, 2, 17):
+        x = torch.randn(steps, 3, 12, dtype=dtype)
+        assert_near(loaded(x)[0], model(x)[0])
+
+
+@pytest.mark.parametrize("kind", RECURRENT)
+def test_recurrent_layers_read_what_is_written(tmp_path: Path, kind: str) -> None:
+    for change in CHANGES.values():
+        model, x = RECURRENT[kind]().eval().requires_grad_(False), torch.randn(4, 2, 12)
+        loaded = reloaded(model, (x,), tmp_path)
+        for _ in range(5):
+            loaded(x)
+        for name, parameter in model.named_parameters():
+            change(loaded.tensors[name])
+            parameter.mul_(2)
+            assert_near(loaded(x)[0], model(x)[0])
+
+
 class Learning(nn.Module):
     """Changes its own matrix in each call, and returns it."""
 

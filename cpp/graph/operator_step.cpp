@@ -70,7 +70,7 @@ void OperatorStep::run(Values& values) const {
   // A mode of Python's sees all operators, and its tensors may have no memory.
   const bool is_seen = c10::impl::dispatch_mode_enabled();
   if (substitute == nullptr || is_seen || !substitute(stack, own.get(), nullptr)) {
-    if (lay_out != nullptr && !is_seen) lay_out(stack);
+    if (lay_out != nullptr && !is_seen) lay_out(stack, own.get());
     handle.callBoxed(stack);
   }
   for (c10::IValue& result : stack) values.push_back(std::move(result));

@@ -37,8 +37,9 @@ using Substitute = bool (*)(torch::jit::Stack& stack, PackedWeights* own, const 
 // Null if there is none.
 Substitute substitute_of(const c10::OperatorHandle& operation);
 
-// Copies arguments in the layout that the operator needs, where that is faster than the operator's own copy.
-using LayOut = void (*)(torch::jit::Stack& stack);
+// Copies arguments in the layout that the operator needs, where that is faster than the operator's own copy. own: of a layer
+// whose weights may be packed, or null.
+using LayOut = void (*)(torch::jit::Stack& stack, PackedWeights* own);
 
 // Null if there is none.
 LayOut lay_out_of(const c10::OperatorHandle& operation);
@@ -48,15 +49,15 @@ struct OperatorStep {
   std::vector<OperatorArgument> arguments;  // all of the schema's arguments
   Substitute substitute = nullptr;
   LayOut lay_out = nullptr;
-  std::shared_ptr<PackedWeights> own;  // if its matrix is the model's own
+  std::shared_ptr<PackedWeights> own;  // if what it may pack is the model's own
   Guard guard = nullptr;  // only for operators from a file
 
   // Appends the results. Throws c10::Error if the operator rejects its arguments.
   void run(Values& values) const;
 };
 
-// The value that is a product's matrix, if the step is a product that may pack it.
-std::optional<size_t> weight_of(const OperatorStep& step);
+// The values that a step may pack: a product's matrix, a recurrent layer's weights and biases.
+std::vector<size_t> weights_of(const OperatorStep& step);
 
 // The indices of the values that it reads.
 std::vector<size_t> read_by(const OperatorStep& step);

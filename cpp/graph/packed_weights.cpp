@@ -33,6 +33,13 @@ bool PackedWeights::multiply(const Matrix& a, const Matrix& b, const at::Tensor*
   return matrix && matrix.multiply(a, bias, out, /*in_parallel=*/true);
 }
 
+at::Tensor PackedWeights::layer(int64_t elements, const std::function<at::Tensor()>& pack) {
+  if (!may_pack(elements)) return {};
+  const std::scoped_lock lock(mutex_);
+  if (!layer_.defined()) layer_ = pack();
+  return layer_;
+}
+
 PackedWeights& PackedWeights::of_group(int64_t group) {
   if (group == 0) return *this;
   const std::scoped_lock lock(mutex_);

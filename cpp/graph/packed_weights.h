@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -50,6 +51,9 @@ class PackedWeights {
   bool multiply(const Matrix& a, const Matrix& b, const at::Tensor* bias, const Matrix& out);
   // b for products of so many rows, likewise.
   PackedMatrix packed(const Matrix& b, int64_t rows);
+  // A recurrent layer's weights of so many elements in the layout of its kernels, which `pack` makes in the first call.
+  // Undefined if they may not be packed.
+  at::Tensor layer(int64_t elements, const std::function<at::Tensor()>& pack);
   // Of a group's own matrix. may_pack() is for all groups.
   PackedWeights& of_group(int64_t group);
   // Others may now write to the matrix: it is read as it is from now on.
@@ -60,6 +64,7 @@ class PackedWeights {
   std::mutex mutex_;
   std::vector<std::unique_ptr<PackedWeights>> groups_;  // of the second group and later ones
   int calls_ = 0;
+  at::Tensor layer_;
   std::vector<PackedMatrix> matrices_;  // for different numbers of rows; null if the dtype or layout can't be packed
 };
 

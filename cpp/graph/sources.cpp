@@ -11,6 +11,7 @@
 #include "number_step.cpp"
 #include "operator_step.cpp"
 #include "outputs.cpp"
+#include "packed_layer.cpp"
 #include "packed_weights.cpp"
 #include "program.cpp"
 #include "steady.cpp"

@@ -3,6 +3,7 @@
 
 #include "few_positions.h"
 #include "operator_step.h"
+#include "packed_layer.h"
 #include "padding.h"
 #include "small_products.h"
 #include "transposed_copy.h"
@@ -57,17 +58,22 @@ Substitute substitute_of(const c10::OperatorHandle& operation) {
 
 LayOut lay_out_of(const c10::OperatorHandle& operation) {
   const std::string& name = operation.operator_name().name;
-  if (name == "fourfold::lstm" || name == "fourfold::gru" || name == "fourfold::lltm") return lay_out_layer;
+  if (const LayOut of_layer = lay_out_of_layer(name); of_layer != nullptr) return of_layer;
   if (name == "aten::convolution") return lay_out_convolution;
   return name == "aten::reshape" ? lay_out_reshape : nullptr;
 }
 
-std::optional<size_t> weight_of(const OperatorStep& step) {
+std::vector<size_t> weights_of(const OperatorStep& step) {
   const std::string& name = step.handle.operator_name().name;
   const bool is_product = name == "aten::mm" || name == "aten::addmm" || name == "aten::convolution";
-  if (step.substitute == nullptr || !is_product) return std::nullopt;
-  const int64_t index = step.arguments[name == "aten::addmm" ? 2 : 1].index;
-  return index < 0 ? std::nullopt : std::optional<size_t>(index);
+  LayerArguments given{nullptr, name == "aten::addmm" ? size_t{2} : size_t{1}, is_product && step.substitute != nullptr ? size_t{1} : 0, 0};
+  if (const auto layer = layer_arguments_of(name)) given = *layer;
+  std::vector<size_t> found;
+  for (size_t k = given.first; k < given.first + given.count; ++k) {
+    const OperatorArgument& argument = step.arguments[k];
+    if (argument.index >= 0) found.push_back(static_cast<size_t>(argument.index));
+  }
+  return found;
 }
 
 }  // namespace fourfold::graph

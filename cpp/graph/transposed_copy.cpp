@@ -93,17 +93,17 @@ bool clone_transposed(torch::jit::Stack& stack, PackedWeights* /*own*/, const at
   return true;
 }
 
-void lay_out_layer(torch::jit::Stack& stack) { lay_out(stack[0]); }
+void lay_out_input(torch::jit::Stack& stack) { lay_out(stack[0]); }
 
 // oneDNN takes channels-last tensors as they are.
-void lay_out_convolution(torch::jit::Stack& stack) {
+void lay_out_convolution(torch::jit::Stack& stack, PackedWeights* /*own*/) {
   const auto is_last = [](const c10::IValue& value) {
     return value.isTensor() && value.toTensor().suggest_memory_format() != at::MemoryFormat::Contiguous;
   };
   if (!is_last(stack[0]) && !is_last(stack[1])) lay_out(stack[0]);
 }
 
-void lay_out_reshape(torch::jit::Stack& stack) {
+void lay_out_reshape(torch::jit::Stack& stack, PackedWeights* /*own*/) {
   const at::Tensor& x = stack[0].toTensor();
   const auto sizes = stack[1].toIntVector();
   const bool is_known = std::all_of(sizes.begin(), sizes.end(), [](int64_t size) { return size > 0; });

@@ -14,8 +14,8 @@ bool clone_transposed(torch::jit::Stack& stack, PackedWeights* own, const at::Te
 
 // Makes an operator's first argument contiguous where the operator would do so itself: of recurrent layers, and of
 // convolutions and reshapes if `stack` says so.
-void lay_out_layer(torch::jit::Stack& stack);
-void lay_out_convolution(torch::jit::Stack& stack);
-void lay_out_reshape(torch::jit::Stack& stack);
+void lay_out_input(torch::jit::Stack& stack);
+void lay_out_convolution(torch::jit::Stack& stack, PackedWeights* own);
+void lay_out_reshape(torch::jit::Stack& stack, PackedWeights* own);
 
 }  // namespace fourfold::graph

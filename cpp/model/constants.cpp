@@ -25,10 +25,14 @@ void hand_out(const std::vector<Weight>& weights, const at::Tensor& tensor) {
   }
 }
 
-std::shared_ptr<graph::PackedWeights> Weights::of(const at::Tensor& matrix, const graph::OperatorStep& step) {
-  std::vector<int64_t> key{reinterpret_cast<int64_t>(matrix.const_data_ptr())};
-  key.insert(key.end(), matrix.sizes().begin(), matrix.sizes().end());
-  key.insert(key.end(), matrix.strides().begin(), matrix.strides().end());
+std::shared_ptr<graph::PackedWeights> Weights::of(const graph::Values& weights, const graph::OperatorStep& step) {
+  std::vector<int64_t> key;
+  for (const c10::IValue& each : weights) {
+    const at::Tensor& matrix = each.toTensor();
+    key.push_back(reinterpret_cast<int64_t>(matrix.const_data_ptr()));
+    key.insert(key.end(), matrix.sizes().begin(), matrix.sizes().end());
+    key.insert(key.end(), matrix.strides().begin(), matrix.strides().end());
+  }
   if (step.handle.operator_name().name == "aten::convolution") {  // whether it is transposed, and groups: other matrices
     for (const size_t argument : {size_t{6}, size_t{8}}) {
       const c10::IValue& value = step.arguments[argument].constant;  // None: one that each call may choose
@@ -37,7 +41,7 @@ std::shared_ptr<graph::PackedWeights> Weights::of(const at::Tensor& matrix, cons
   }
   auto& packed = known_[key];
   if (packed == nullptr) packed = std::make_shared<graph::PackedWeights>();
-  all_.push_back({matrix, packed});
+  for (const c10::IValue& each : weights) all_.push_back({each.toTensor(), packed});
   return packed;
 }
 

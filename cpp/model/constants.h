@@ -20,8 +20,8 @@ void hand_out(const std::vector<Weight>& weights, const at::Tensor& tensor);
 
 class Weights {
  public:
-  // What is packed of a matrix, for all steps that multiply by it.
-  std::shared_ptr<graph::PackedWeights> of(const at::Tensor& matrix, const graph::OperatorStep& step);
+  // What is packed of a matrix, for all steps that multiply by it, or of a layer's weights.
+  std::shared_ptr<graph::PackedWeights> of(const graph::Values& weights, const graph::OperatorStep& step);
   const std::vector<Weight>& all() const { return all_; }
 
  private:

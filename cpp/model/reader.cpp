@@ -263,9 +263,8 @@ Reader::Call Reader::operator_step_of(const Json& given, Scope& scope) {
   if (copies) scope.write(read[0]);
   if (handle.schema().is_mutable() && step.arguments[0].index >= 0) share(scope, read[0]);  // nothing of it may be packed
   expect_results(given, handle.schema().returns().size());
-  if (const auto weight = weight_of(step); weight.has_value() && scope.constants[*weight].isTensor()) {
-    step.own = weights_.of(scope.constants[*weight].toTensor(), step);
-  }
+  const graph::Values own = scope.constants.at(weights_of(step));
+  if (!own.empty() && std::all_of(own.begin(), own.end(), [](const c10::IValue& each) { return each.isTensor(); })) step.own = weights_.of(own, step);
   const at::Tensor view = view_of_constants(step, scope.constants, scope.kinds.size());
   for (const ValueKind kind : results_of(handle)) scope.add(kind, false, aliased_by(step));
   if (!view.defined()) return step;
