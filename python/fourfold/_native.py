@@ -44,7 +44,8 @@ def _load() -> tuple[ModuleType | None, str]:
 
 def _memory(limits: Iterable[Path] = LIMITS) -> int:
     """The bytes that this process may use: the machine's, or fewer in a container."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")] if hasattr(os, "sysconf") else [8 * MOST_KEPT]
+    is_known = "SC_PHYS_PAGES" in getattr(os, "sysconf_names", ())  # not on Windows
+    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if is_known else 8 * MOST_KEPT]
     for file in limits:
         with contextlib.suppress(OSError, ValueError):  # there is no such group, or no limit
             found.append(int(file.read_text()))
