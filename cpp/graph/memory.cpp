@@ -113,10 +113,13 @@ void give_back(void* data) {
   kept().keep(data);
 }
 
+// Whether torch's CPU allocator is ours: not if nothing is to be kept, or if another library has installed its own.
+bool is_torchs_replaced();
+
 class ResultAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t size) override {
-    if (size < smallest) return c10::GetCPUAllocator()->allocate(size);
+    if (size < smallest || !is_torchs_replaced()) return c10::GetCPUAllocator()->allocate(size);
     void* data = kept().take(size);
     if (data == nullptr) {
       try {
@@ -135,7 +138,8 @@ class ResultAllocator final : public c10::Allocator {
 };
 
 thread_local int running = 0;  // graphs
-c10::Allocator* torchs_allocator = nullptr;
+c10::Allocator* torchs_allocator = nullptr;  // before ours
+c10::Allocator* ours = nullptr;
 
 // oneDNN allocates and frees by address alone.
 void free_either(void* data) { kept().has_in_use(data) ? give_back(data) : torchs_allocator->raw_deleter()(data); }
@@ -151,6 +155,8 @@ class OperatorAllocator final : public c10::Allocator {
   void copy_data(void* to, const void* from, size_t size) const override { torchs_allocator->copy_data(to, from, size); }
 };
 
+bool is_torchs_replaced() { return ours != nullptr && c10::GetCPUAllocator() == ours; }
+
 }  // namespace
 
 OperatorsReuseMemory::OperatorsReuseMemory() { ++running; }
@@ -163,9 +169,9 @@ c10::Allocator* allocator_of_results() {
 
 void keep_at_most(size_t bytes) {
   kept().limit(bytes);
-  if (bytes == 0 || torchs_allocator != nullptr) return;
+  if (bytes == 0 || ours != nullptr || c10::GetCPUAllocator() != c10::GetDefaultCPUAllocator()) return;
   torchs_allocator = c10::GetCPUAllocator();
-  c10::SetCPUAllocator(new OperatorAllocator);
+  c10::SetCPUAllocator(ours = new OperatorAllocator);
 }
 
 size_t release_kept_memory() { return kept().release(); }

@@ -21,7 +21,7 @@ class OperatorsReuseMemory {
 };
 
 // Sets the size of the cache; the default is 0. The first size above replaces torch's CPU allocator by one that passes on
-// to it what no graph allocates.
+// to it what no graph allocates. Nothing is cached where another library has installed an allocator of its own.
 void keep_at_most(size_t bytes);
 
 // Frees the cached blocks and returns their size in bytes.
