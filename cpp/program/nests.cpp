@@ -89,7 +89,7 @@ Nests::Answer Nests::find(const std::string& layout, Generator generator, int64_
 
 void Nests::attach(std::string_view layout, std::unique_ptr<const Nest> nest, std::string_view reason) {
   for (const auto& known : known_) {
-    if (known->layout != layout || known->is_answered) continue;  // a nest that calls may use stays
+    if (known->layout != layout) continue;
     known->nest = std::move(nest);
     known->reason = reason;
     known->is_answered = true;
@@ -98,7 +98,8 @@ void Nests::attach(std::string_view layout, std::unique_ptr<const Nest> nest, st
 
 void Nests::add(std::string_view layout, std::unique_ptr<const Nest> nest) {
   const auto is_it = [&](const auto& one) { return one->layout == layout; };
-  if (std::none_of(known_.begin(), known_.end(), is_it)) known_.emplace_back(new Known{this, std::string(layout)});
+  if (std::any_of(known_.begin(), known_.end(), is_it)) return;  // calls may use its nest
+  known_.emplace_back(new Known{this, std::string(layout)});
   attach(layout, std::move(nest), {});
 }
 
