@@ -146,6 +146,15 @@ def reloaded(model: nn.Module, args: tuple[Any, ...], folder: Path, dynamic: Any
     return fourfold.load(path)
 
 
+def project_with_objects(folder: Path, lines: str) -> Path:
+    """A folder with CMake lines that compile model.ff's loops, for a program whose main is compiled already."""
+    folder.mkdir()
+    program = "add_executable(app)\ntarget_link_libraries(app PRIVATE model_program fourfold::fourfold)\n"
+    (folder / "CMakeLists.txt").write_text(program + lines, encoding="utf-8")
+    reloaded(nn.Softmax(-1), (torch.zeros(3, 512),), folder, ({0: dim(1)},))
+    return folder
+
+
 def header(path: Path) -> dict[str, Any]:
     data = path.read_bytes()
     (length,) = struct.unpack("<Q", data[:8])

@@ -24,6 +24,7 @@ import fourfold
 from consumer_cases import CASES, arguments, make, results
 from machine import INSTALLED, ROOT, linux_only, output_of, tool
 from once import locked, made_once
+from saved_models import project_with_objects
 from test_compile import packaged
 
 pytestmark = [linux_only, pytest.mark.slow]
@@ -32,7 +33,7 @@ SOURCES = ROOT / "tests" / "consumer"
 PAGE = ROOT / "docs" / "cpp.md"
 TORCH = Path(torch.__file__).parent
 PROGRAMS = ("links_fourfold", "links_fourfold_first", "links_torch_first")
-TARGETS = (*PROGRAMS, "takes_nothing")  # without runs_model, which takes as long to compile and which few tests need
+TARGETS = (*PROGRAMS, "takes_nothing")  # not runs_model: few tests need it
 # Variables that could select another torch or fourfold.
 CHOICES = ("Torch_ROOT", "Torch_DIR", "fourfold_ROOT", "fourfold_DIR", "CMAKE_PREFIX_PATH", "LD_LIBRARY_PATH")
 SURROUNDINGS = {name: value for name, value in os.environ.items() if name not in CHOICES}
@@ -86,29 +87,11 @@ def configured(shared: Path, libtorch: Path) -> Path:
 
 def configure_programs(folder: Path, libtorch: Path) -> None:
     (folder / "page.cpp").write_text("".join(blocks("cpp")), encoding="utf-8")
-    (files_page,) = blocks("cpp", ROOT / "docs" / "files.md")
-    (folder / "files_page.cpp").write_text(files_page, encoding="utf-8")
+    (folder / "files_page.cpp").write_text(*blocks("cpp", ROOT / "docs" / "files.md"), encoding="utf-8")
     pages = (f"-DPAGE={folder / 'page.cpp'}", f"-DFILES_PAGE={folder / 'files_page.cpp'}")
-    options = (
-        f"-Dfourfold_DIR={cmake_dir()}",
-        f"-DTorch_ROOT={libtorch}",
-        *pages,
-        f"-DOBJECTS={page_with_objects(folder)}",
-    )
-    cmake("-S", SOURCES, "-B", folder, "-G", "Ninja", *options)
-
-
-def page_with_objects(build: Path) -> Path:
-    """The page's lines that compile a model's loops, for a program whose main is compiled already."""
-    folder = build / "page"
-    folder.mkdir()
-    program = "add_executable(app)\ntarget_link_libraries(app PRIVATE model_program fourfold::fourfold)\n"
-    (folder / "CMakeLists.txt").write_text(program + blocks("cmake")[1], encoding="utf-8")
-    sizes = ({0: torch.export.Dim("n", min=1, max=64)},)
-    fourfold.save(
-        torch.export.export(nn.Softmax(-1), (torch.zeros(3, 512),), dynamic_shapes=sizes), folder / "model.ff"
-    )
-    return folder
+    project = project_with_objects(folder / "page", blocks("cmake")[1])
+    choices = (f"-Dfourfold_DIR={cmake_dir()}", f"-DTorch_ROOT={libtorch}", *pages)
+    cmake("-S", SOURCES, "-B", folder, "-G", "Ninja", *choices, f"-DOBJECTS={project}")
 
 
 def built(folder: Path, *targets: str) -> str:

@@ -46,7 +46,7 @@ __attribute__((noinline)) void multiply_panel(
 }
 
 template <typename T>
-void multiply_halves(const HalfProduct& job, int64_t first_panel, int64_t last_panel) {
+void multiply_halves(const PackedProduct& job, int64_t first_panel, int64_t last_panel) {
   const auto* a = static_cast<const T*>(job.a);
   const Scratch<float> factors(most_half_rows * job.depth);
   for_groups(0, job.rows, most_half_rows, [&](int64_t begin, int64_t rows) {
@@ -88,7 +88,7 @@ void pack_half(const void* b, int64_t row, int64_t column, int64_t depth, int64_
   }
 }
 
-void multiply_half(const HalfProduct& job, int64_t first_panel, int64_t last_panel) {
+void multiply_half(const PackedProduct& job, int64_t first_panel, int64_t last_panel) {
   job.kind == Kind::bfloat16 ? multiply_halves<c10::BFloat16>(job, first_panel, last_panel)
                              : multiply_halves<c10::Half>(job, first_panel, last_panel);
 }

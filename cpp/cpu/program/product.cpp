@@ -136,8 +136,9 @@ class HalfProducts final : public program::Product {
   }
 
   void run(const Tensor* a, const Tensor* start, const Tensor& out, int64_t part, int64_t parts) const override {
-    const HalfProduct job{
+    const PackedProduct job{
         .kind = kind_,
+        .panels = PanelWidth::wide,
         .rows = out.sizes[0],
         .depth = depth_,
         .columns = columns_,
