@@ -32,6 +32,7 @@ from fourfold.compiler.nest.ir.loops import (
     Transpose,
 )
 from fourfold.compiler.nest.ir.schedule import (
+    CHEAP,
     ELEMENT,
     NUMBER,
     ROW,
@@ -44,6 +45,7 @@ from fourfold.compiler.nest.ir.schedule import (
 )
 
 MOST_ACROSS = 400  # operations of all columns together
+SUMMED_ROWS = 64  # whose columns are summed at once
 
 InPanels = Callable[["dict[int, Ref]", Operand], "dict[int, Ref]"]
 
@@ -171,6 +173,8 @@ class Shared(Stages):
     def rows(self) -> Function:
         writer = self.writer
         self.kept_base = self.kept_values()
+        if self.sums_in_registers():
+            return self.rows_of_column_sums()
         outer = Odometer(self, range(self.layout.rows), BEGIN, self.base)
         if not self.transposed_slots:
             with writer.loop(BEGIN, END, 1, name="row"):
@@ -189,6 +193,29 @@ class Shared(Stages):
                 self.run_row(in_panels(outer.pointers(), row))
                 outer.step()
             body.step(count)
+        return self.function
+
+    def sums_in_registers(self) -> bool:
+        """Whether the program is one stage whose columns can be summed over many rows at once."""
+        schedule, layout = self.schedule, self.layout
+        is_simple = schedule.stages == 1 and layout.rows == 1 and layout.steps is None and not self.transposed_slots
+        has_row_outputs = any(slot.level == ROW and not slot.is_column_sum for slot in schedule.outputs)
+        of_rows = cost(schedule.scalars(ROW))  # computed again for each few columns
+        return is_simple and not has_row_outputs and of_rows <= CHEAP and self.has_column_sums(0)
+
+    def rows_of_column_sums(self) -> Function:
+        writer = self.writer
+        with writer.loop(BEGIN, END, SUMMED_ROWS, name="first") as first:
+            rows = writer.index("min", SUMMED_ROWS, writer.index("-", END, first), "rows")
+            pointers, numbers = self.advanced(self.base, 0, first), dict(self.known)
+
+            def enter(row: Operand) -> dict[int, Ref]:
+                own = self.advanced(pointers, 0, row)
+                self.known = dict(numbers)
+                self.compute_rows(0, own)
+                return own
+
+            self.run_column_sums(0, rows, enter)
         return self.function
 
     def run_row(self, pointers: dict[int, Ref]) -> None:

@@ -14,12 +14,13 @@ from fourfold.compiler.ir.values import Value
 from fourfold.compiler.nest.cpu.builder import CHAINS, REDUCTION_BLOCK, SLACK, Builder
 from fourfold.compiler.nest.cpu.odometer import Odometer
 from fourfold.compiler.nest.cpu.steps import StepsBody
-from fourfold.compiler.nest.cpu.vectors import Position, Sum, VectorBody
+from fourfold.compiler.nest.cpu.vectors import ColumnSumBody, Position, Sum, VectorBody
 from fourfold.compiler.nest.ir.layout import ELEMENTS
-from fourfold.compiler.nest.ir.loops import SCRATCH, Constant, Operand, Ref
+from fourfold.compiler.nest.ir.loops import SCRATCH, Constant, Operand, Ref, Store
 from fourfold.compiler.nest.ir.schedule import SIZES, identity, total_type
 
 Body = Callable[[list[Operand], "Ref | None", "Ref | None"], None]
+MOST_SUMMED = 4  # vectors of column sums in registers, each in float64
 
 
 class Stages(Builder):
@@ -145,6 +146,37 @@ class Stages(Builder):
             return self.overlapped(place.count, body)
         has_chains = sums and buffered is None
         return self.vectors(place.count, CHAINS if has_chains else body.copies, body.write)
+
+    def run_column_sums(self, stage: int, rows: Operand, enter: Callable[[Operand], dict[int, Ref]]) -> None:
+        """A stage without reductions, a few vectors of columns at a time, each in all of these rows: the sums over
+        rows stay in registers. Their order is that of row by row. enter: makes a row's values known and returns its
+        addresses."""
+        slots = [slot for slot in self.schedule.stores(stage) if slot.is_column_sum]
+        known, kept_base = self.known, self.kept_base
+
+        def write(places: list[Operand], mask: Ref | None, chain: Ref | None) -> None:
+            masks = () if mask is None else (mask,)
+            sums: dict[int, list[Ref]] = {}
+            for slot in slots:
+                base, lanes = self.base[slot.index], self.lanes
+                loaded = [
+                    self.writer.let("load", FLOAT64, base, k, *masks, lanes=lanes, attribute=FLOAT64) for k in places
+                ]
+                sums[slot.index] = [self.writer.variable(FLOAT64, each, lanes, f"{slot.name}_sum") for each in loaded]
+            with self.writer.loop(0, rows, 1, name="row") as row:
+                place = Position(enter(row), Constant(0, INT64), self.column_count)
+                ColumnSumBody(self, stage, place, sums).write(places, mask, chain)
+            self.known, self.kept_base = known, kept_base
+            for slot in slots:
+                for k, each in zip(places, sums[slot.index], strict=True):
+                    self.writer.body.append(Store(self.writer.get(each), self.base[slot.index], k, FLOAT64, mask))
+
+        self.vectors(self.column_count, max(1, MOST_SUMMED // len(slots)), write)
+
+    def has_column_sums(self, stage: int) -> bool:
+        """Whether a stage may run by run_column_sums()."""
+        slots = self.schedule.stores(stage)
+        return any(slot.is_column_sum for slot in slots) and not self.schedule.sums(stage) and self.has_one_axis(stage)
 
     def has_overlapping_ends(self) -> bool:
         """Whether the last vector of a piece is a whole one that overlaps the one before it. Elements of several axes

@@ -192,7 +192,26 @@ class VectorBody:
         masks = () if mask is None else (mask,)
         place = (self.builder.base[slot.index], self.column(k))
         old = self.writer.let("load", FLOAT64, *place, *masks, lanes=self.lanes, attribute=FLOAT64)
-        wide = vector
-        if vector.type == FLOAT32:
-            wide = self.writer.let("to_float64", FLOAT64, vector, lanes=self.lanes)
-        self.put(self.writer.let("add", FLOAT64, old, wide, lanes=self.lanes), *place, FLOAT64, mask)
+        self.put(self.builder.combined("sum", old, self.wide(vector)), *place, FLOAT64, mask)
+
+    def wide(self, vector: Operand) -> Operand:
+        return self.builder.wide(vector) if vector.type == FLOAT32 else vector
+
+
+class ColumnSumBody(VectorBody):
+    """The operations on vectors of one row whose column sums are variables: for each of these outputs, one for each
+    place."""
+
+    def __init__(self, builder: Builder, stage: int, place: Position, held: dict[int, list[Ref]]):
+        super().__init__(builder, stage, place, {}, None)
+        self.held, self.copy = held, 0
+
+    def write_results(
+        self, known: dict[Value, Operand], k: Operand, copy: int, mask: Ref | None, chain: Ref | None
+    ) -> None:
+        self.copy = copy
+        super().write_results(known, k, copy, mask, chain)
+
+    def add_to_columns(self, slot: Slot, vector: Operand, k: Operand, mask: Ref | None) -> None:
+        variable = self.held[slot.index][self.copy]
+        self.writer.assign(variable, self.builder.combined("sum", self.writer.get(variable), self.wide(vector)))
