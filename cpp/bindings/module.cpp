@@ -77,7 +77,7 @@ std::vector<std::string> names(const char* const (&found)[count]) {
 
 std::map<std::string, int64_t> nest_limits() {
   using namespace fourfold::program;
-  return {{"reduction_block", reduction_block}, {"slack", nest_slack}, {"rows_together", rows_together}};
+  return {{"reduction_block", reduction_block}, {"slack", nest_slack}, {"rows_together", rows_together}, {"rows_of_sum", rows_of_sum}};
 }
 
 std::map<std::string, int64_t> grid_limits() {

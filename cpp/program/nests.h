@@ -42,6 +42,7 @@ inline constexpr const char* nest_arguments[] = {
 
 inline constexpr int64_t nest_slack = 64;      // elements after scratch memory that whole vectors may access
 inline constexpr int64_t rows_together = 64;   // the most rows side by side that a nest computes together
+inline constexpr int64_t rows_of_sum = 16;     // whose columns are added in float32; column sums add these in float64
 
 // A kernel in code that is loaded into a device.
 struct NestKernel {

@@ -331,11 +331,12 @@ void repeat_rows(int64_t size, int64_t rows, int64_t columns, const void* from, 
   size == 1 ? repeat(uint8_t()) : size == 2 ? repeat(uint16_t()) : size == 4 ? repeat(uint32_t()) : repeat(uint64_t());
 }
 
-void add_rows(Type type, int64_t rows, int64_t columns, const void* from, double* to) {
+void add_rows(Type type, int64_t rows, int64_t columns, const void* from, void* to) {
   visit_type(type, [&](auto value) {
     const auto* row = static_cast<const decltype(value)*>(from);
+    auto* const sums = static_cast<decltype(value)*>(to);
     for (int64_t r = 0; r < rows; ++r, row += columns) {
-      for (int64_t c = 0; c < columns; ++c) to[c] += static_cast<double>(row[c]);
+      for (int64_t c = 0; c < columns; ++c) sums[c] += row[c];
     }
   });
 }

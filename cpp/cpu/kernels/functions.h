@@ -30,8 +30,8 @@ using CopyOf = ArrayFunction*(int64_t size);
 using ReductionOf = Reduction(program::Operation op, program::Type type);
 // Repeats each row's element for its columns. size: of an element, in bytes.
 using RepeatRows = void(int64_t size, int64_t rows, int64_t columns, const void* from, void* to);
-// Adds rows to their columns' sums, one row after the other.
-using AddRows = void(program::Type type, int64_t rows, int64_t columns, const void* from, double* to);
+// Adds rows to their columns' sums of the same type, one row after the other.
+using AddRows = void(program::Type type, int64_t rows, int64_t columns, const void* from, void* to);
 
 // The function of an operation on operands of that type (for where: its second and third operand).
 FOURFOLD_CPU_KERNEL(function_of, ArrayFunctionOf)

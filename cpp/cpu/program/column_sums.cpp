@@ -33,7 +33,7 @@ ColumnSums::ColumnSums(const program::Program& program, const Schedule& schedule
   for (size_t a = program.outer; a < sizes.size(); ++a) columns_ *= sizes[a];
   rows_of_chunk_ = rows_of_each(rows);
   chunks_ = chunks_of(rows);
-  each_ = columns_ * static_cast<int64_t>(schedule.column_sums.size());
+  each_ = doubles(columns_) * static_cast<int64_t>(schedule.column_sums.size());
   sums_.reset(static_cast<double*>(allocate(std::max<int64_t>(1, chunks_ * each_), sizeof(double))));
   if (rows == 0) begin(0);
 }
@@ -44,16 +44,30 @@ double* ColumnSums::begin(int64_t chunk) {
   return sums;
 }
 
+void ColumnSums::settle(int64_t count, float* part, double* sums) {
+  for (int64_t i = 0; i < count; ++i) sums[i] += static_cast<double>(part[i]);
+  std::fill_n(part, count, 0.0F);
+}
+
+void ColumnSums::settle(int64_t chunk) {
+  for (size_t t = 0; t < schedule_.column_sums.size(); ++t) {
+    double* const sums = sums_.get() + chunk * each_ + static_cast<int64_t>(t) * doubles(columns_);
+    settle(columns_, reinterpret_cast<float*>(sums + columns_), sums);
+  }
+}
+
 void ColumnSums::finish() {
   if (empty() || columns_ == 0) return;
-  double* const sums = sums_.get();
-  parallel(each_, share / chunks_, [&](int64_t first, int64_t last) {
-    for (int64_t k = 1; k < chunks_; ++k) {
-      const double* const more = sums + k * each_;
-      for (int64_t i = first; i < last; ++i) sums[i] += more[i];
-    }
-  });
-  for (size_t t = 0; t < schedule_.column_sums.size(); ++t) put(sums_.get() + t * columns_, schedule_.column_sums[t].output);
+  for (size_t t = 0; t < schedule_.column_sums.size(); ++t) {
+    double* const sums = sums_.get() + static_cast<int64_t>(t) * doubles(columns_);
+    parallel(columns_, share / chunks_, [&](int64_t first, int64_t last) {
+      for (int64_t k = 1; k < chunks_; ++k) {
+        const double* const more = sums + k * each_;
+        for (int64_t i = first; i < last; ++i) sums[i] += more[i];
+      }
+    });
+    put(sums, schedule_.column_sums[t].output);
+  }
 }
 
 // Converts double sums by way of the compute type.

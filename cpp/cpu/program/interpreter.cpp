@@ -41,11 +41,12 @@ void run_by_rows(const Invocation& of, ColumnSums& sums) {
   parallel((of.row_count + together - 1) / together, least, [&](int64_t begin, int64_t end) {
     Worker worker(of);
     for (int64_t k = begin; k < end; ++k) {
-      if (!sums.empty()) worker.add_to(sums.begin(k));
+      if (!sums.empty()) worker.add_to(sums.begin(k), k * together);
       const int64_t last = std::min(of.row_count, (k + 1) * together);
       for (int64_t row = k * together; row < last; row += of.rows_of_block()) {
         run_rows(of, worker, row, std::min(of.rows_of_block(), last - row));
       }
+      if (!sums.empty()) sums.settle(k);
     }
   });
 }
@@ -87,7 +88,8 @@ void run_by_columns(const Invocation& of, ColumnSums& sums) {
   const int64_t block = of.schedule.block, blocks = std::max<int64_t>(1, (of.columns + block - 1) / block);
   const int64_t least = std::max<int64_t>(1, grain(of.schedule) / block);
   for (int64_t row = 0; row < of.row_count; ++row) {
-    if (!sums.empty() && row % sums.rows_of_chunk() == 0) whole.add_to(sums.begin(row / sums.rows_of_chunk()));
+    const int64_t chunk = sums.empty() ? 0 : row / sums.rows_of_chunk();
+    if (!sums.empty() && row % sums.rows_of_chunk() == 0) whole.add_to(sums.begin(chunk), row);
     whole.enter_rows(row, 1);
     for (const Stage& stage : of.schedule.stages) {
       whole.run_rows(stage);
@@ -104,7 +106,9 @@ void run_by_columns(const Invocation& of, ColumnSums& sums) {
       partials.combine(whole);
     }
     whole.leave_rows();
+    if (!sums.empty() && (row + 1) % sums.rows_of_chunk() == 0) sums.settle(chunk);
   }
+  if (!sums.empty()) sums.settle(sums.chunks() - 1);
 }
 
 std::vector<std::vector<int64_t>> strides_of(const Program& program, const std::vector<int64_t>& sizes,

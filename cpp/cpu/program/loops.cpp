@@ -94,7 +94,7 @@ class NestCall {
 void add_to(double* sums, std::vector<int64_t>& arguments, const Program& program, const Schedule& schedule) {
   for (const ColumnSum& sum : schedule.column_sums) {
     arguments[argument::first_tensor + program.inputs.size() + static_cast<size_t>(sum.output)] = reinterpret_cast<int64_t>(sums);
-    sums += arguments[argument::columns];
+    sums += ColumnSums::doubles(arguments[argument::columns]);
   }
 }
 
@@ -377,6 +377,8 @@ void Loops::run_by_rows(const Nest& nest, std::vector<int64_t>& arguments, const
     for (int64_t r = 0; r < rows_; ++r) {
       if (!sums.empty() && r % each == 0) add_to(sums.begin(r / each), arguments, program_, schedule_);
       run_row(nest, arguments, grain_, r);
+      const bool is_last = r + 1 == rows_ || (r + 1) % each == 0;
+      if (!sums.empty() && (is_last || (r % each + 1) % program::rows_of_sum == 0)) sums.settle(r / each);
     }
   } else {
     const int64_t least = std::max<int64_t>(1, grain_ / columns_ / each);

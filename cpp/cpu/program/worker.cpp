@@ -2,6 +2,9 @@
 
 #include <cstring>
 
+#include "cpu/program/column_sums.h"
+#include "program/nests.h"
+
 namespace fourfold::cpu {
 
 using program::Level;
@@ -10,7 +13,12 @@ using program::Type;
 Worker::Worker(const Invocation& of, const Worker* shared)
     : of_(of), schedule_(of.schedule), at_(schedule_.places.size()), own_(schedule_.places.size()) {
   lay_out(shared);
-  if (shared == nullptr) compute_numbers();
+  if (shared == nullptr) {
+    compute_numbers();
+    return;
+  }
+  first_row_ = shared->first_row_;
+  first_of_chunk_ = shared->first_of_chunk_;
 }
 
 void Worker::lay_out(const Worker* shared) {
@@ -75,10 +83,28 @@ void Worker::run_once() {
   }
 }
 
-void Worker::add_to(double* sums) {
+void Worker::add_to(double* sums, int64_t first_row) {
+  first_of_chunk_ = first_row;
   for (const ColumnSum& sum : schedule_.column_sums) {
     own_[sum.place] = reinterpret_cast<char*>(sums);
-    sums += of_.columns;
+    sums += ColumnSums::doubles(of_.columns);
+  }
+}
+
+// Groups of rows_of_sum rows begin with the chunk, wherever blocks of rows begin.
+void Worker::add_to_columns(const Step& step, int64_t columns) {
+  const char* from = at_[step.from[0]];
+  auto* const sums = reinterpret_cast<double*>(at_[step.to]);
+  if (step.type != Type::float32) return add_rows(step.type, rows_, columns, from, sums);
+  auto* const all = reinterpret_cast<double*>(own_[step.to]);
+  float* const part = reinterpret_cast<float*>(all + of_.columns) + (sums - all);
+  for (int64_t row = 0; row < rows_;) {
+    const int64_t before = (first_row_ - first_of_chunk_ + row) % program::rows_of_sum;
+    const int64_t count = std::min(rows_ - row, program::rows_of_sum - before);
+    add_rows(step.type, count, columns, from, part);
+    if (before + count == program::rows_of_sum) ColumnSums::settle(columns, part, sums);
+    from += count * columns * static_cast<int64_t>(sizeof(float));
+    row += count;
   }
 }
 
@@ -120,7 +146,7 @@ void Worker::run_block(const Stage& stage, int64_t at, int64_t column, int64_t c
     } else if (count > 0 && step.kind == Step::Kind::map) {
       run(step, count);
     } else if (count > 0) {
-      add_rows(step.type, rows_, columns, from, reinterpret_cast<double*>(at_[step.to]));
+      add_to_columns(step, columns);
     }
   }
   for (const int output : stage.outputs) put_back(output, of_.elements, at, count);

@@ -38,8 +38,8 @@ class Worker {
 
   // Stores the outputs that have one value for the whole call.
   void run_once();
-  // Sets the memory of column sums, `columns` for each output.
-  void add_to(double* sums);
+  // Sets the memory of column sums, as ColumnSums::begin() returns it, and the first row of their chunk.
+  void add_to(double* sums, int64_t first_row);
 
   void enter_rows(int64_t first, int64_t count);
   // Computes the rows' values of a stage.
@@ -58,6 +58,7 @@ class Worker {
   void compute_numbers();
   void give(const Given& given);
   void run(const Step& step, int64_t count);
+  void add_to_columns(const Step& step, int64_t columns);
   // Makes a tensor's elements contiguous, or makes room for them; put_back() copies them to the tensor.
   void bring(int place, const Space& space, int64_t at, int64_t count);
   void make_room(int place, const Space& space, int64_t at, int64_t count);
@@ -70,6 +71,7 @@ class Worker {
   std::vector<char*> own_;  // memory of each place; of tensors, for elements that aren't contiguous
   std::unique_ptr<char, Release> memory_;
   int64_t first_row_ = 0;
+  int64_t first_of_chunk_ = 0;
   int64_t rows_ = 1;
 };
 

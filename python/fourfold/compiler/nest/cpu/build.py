@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from fourfold.compiler.ir.dtypes import BOOLEAN, INT32, INT64
 from fourfold.compiler.ir.values import Program, Value
 from fourfold.compiler.nest.cpu import groups
-from fourfold.compiler.nest.cpu.builder import REDUCTION_BLOCK, SLACK, fixed_bytes, transposed_slots
+from fourfold.compiler.nest.cpu.builder import REDUCTION_BLOCK, ROWS_OF_SUM, SLACK, fixed_bytes, transposed_slots
 from fourfold.compiler.nest.cpu.groups import Groups
 from fourfold.compiler.nest.cpu.odometer import Odometer
 from fourfold.compiler.nest.cpu.short_rows import ShortRows
@@ -45,7 +45,6 @@ from fourfold.compiler.nest.ir.schedule import (
 )
 
 MOST_ACROSS = 400  # operations of all columns together
-SUMMED_ROWS = 64  # whose columns are summed at once
 
 InPanels = Callable[["dict[int, Ref]", Operand], "dict[int, Ref]"]
 
@@ -171,16 +170,23 @@ class Shared(Stages):
         return None
 
     def rows(self) -> Function:
-        writer = self.writer
         self.kept_base = self.kept_values()
         if self.sums_in_registers():
-            return self.rows_of_column_sums()
+            self.rows_of_column_sums()
+            return self.function
+        with self.settling() as settle:
+            self.each_row(settle)
+        return self.function
+
+    def each_row(self, settle: Callable[[int], None]) -> None:
+        writer = self.writer
         outer = Odometer(self, range(self.layout.rows), BEGIN, self.base)
         if not self.transposed_slots:
             with writer.loop(BEGIN, END, 1, name="row"):
                 self.run_row(outer.pointers())
                 outer.step()
-            return self.function
+                settle(1)
+            return
         most = self.call_argument("panel_rows")
         body = writer.loop(BEGIN, END, most, name="row")
         with body as first:
@@ -192,8 +198,8 @@ class Shared(Stages):
             ):
                 self.run_row(in_panels(outer.pointers(), row))
                 outer.step()
+                settle(1)
             body.step(count)
-        return self.function
 
     def sums_in_registers(self) -> bool:
         """Whether the program is one stage whose columns can be summed over many rows at once."""
@@ -203,11 +209,11 @@ class Shared(Stages):
         of_rows = cost(schedule.scalars(ROW))  # computed again for each few columns
         return is_simple and not has_row_outputs and of_rows <= CHEAP and self.has_column_sums(0)
 
-    def rows_of_column_sums(self) -> Function:
+    def rows_of_column_sums(self) -> None:
         writer = self.writer
-        with writer.loop(BEGIN, END, SUMMED_ROWS, name="first") as first:
-            rows = writer.index("min", SUMMED_ROWS, writer.index("-", END, first), "rows")
-            pointers, numbers = self.advanced(self.base, 0, first), dict(self.known)
+        with writer.loop(BEGIN, END, ROWS_OF_SUM, name="first") as first:
+            rows = writer.index("min", ROWS_OF_SUM, writer.index("-", END, first), "rows")
+            pointers, numbers = self.advanced(self.base, 0, first), self.known
 
             def enter(row: Operand) -> dict[int, Ref]:
                 own = self.advanced(pointers, 0, row)
@@ -215,8 +221,7 @@ class Shared(Stages):
                 self.compute_rows(0, own)
                 return own
 
-            self.run_column_sums(0, rows, enter)
-        return self.function
+            self.run_column_sums(0, rows, enter, settles=True)
 
     def run_row(self, pointers: dict[int, Ref]) -> None:
         if self.layout.steps is not None:

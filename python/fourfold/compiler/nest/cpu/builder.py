@@ -14,8 +14,8 @@ from fourfold.compiler.nest.ir.schedule import COMBINED, ELEMENT, NUMBER, ROW, S
 
 ARGUMENTS = {name: index for index, name in enumerate(_C.nest_arguments())}  # of a call; the tensors follow
 CHAINS = 4  # accumulators of a reduction, each a vector
-REDUCTION_BLOCK, ROWS_TOGETHER, SLACK = (
-    _C.nest_limits()[name] for name in ("reduction_block", "rows_together", "slack")
+REDUCTION_BLOCK, ROWS_TOGETHER, ROWS_OF_SUM, SLACK = (
+    _C.nest_limits()[name] for name in ("reduction_block", "rows_together", "rows_of_sum", "slack")
 )
 
 
@@ -165,6 +165,12 @@ class Builder:
 
     def combined(self, op: str, a: Operand, b: Operand) -> Ref:
         return self.writer.let(COMBINED[op], b.type, a, b, lanes=b.lanes)
+
+    def sums_of(self, slot: Slot) -> Ref:
+        """The address of the column sums to which rows are added: those in float32 lie behind those in float64."""
+        if slot.value.type == FLOAT64:
+            return self.base[slot.index]
+        return self.advance(self.base[slot.index], FLOAT64, self.column_count, f"{slot.name}_part")
 
     # sum_float64: sums in float64 of four vectors each, which are added in float32. The interpreter has the same order.
 

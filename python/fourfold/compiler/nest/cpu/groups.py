@@ -72,7 +72,7 @@ class Groups(Stages):
         )
         most = rows_of_group(schedule, self.layout, self.lanes)
         outer = Odometer(self, range(self.layout.rows), BEGIN, self.base)
-        with writer.loop(BEGIN, END, most, name="first") as first:
+        with self.settling() as settle, writer.loop(BEGIN, END, most, name="first") as first:
             rows = writer.index("min", most, writer.index("-", END, first), "rows")
             self.mask = writer.let("mask", BOOLEAN, rows, lanes=self.lanes, name="mask")
             if self.layout.rows == 1:
@@ -81,6 +81,7 @@ class Groups(Stages):
                 with writer.loop(0, rows, 1, name="row") as row:
                     self.put_offsets(outer, row)
             self.group(rows)
+            settle(most)
         return self.function
 
     def put_offsets(self, outer: Odometer, row: Operand) -> None:
@@ -115,7 +116,14 @@ class Groups(Stages):
                 if value not in self.of_rows:
                     self.put_row(value, self.row_vector(value))
             sums = schedule.sums(stage)
-            if sums or schedule.stores(stage) or schedule.keeps(stage):
+            if self.has_column_sums(stage):
+
+                def enter(row: Operand) -> dict[int, Ref]:
+                    self.enter(row, numbers)
+                    return self.pointers_of(row)
+
+                self.run_column_sums(stage, rows, enter, settles=False)
+            elif sums or schedule.stores(stage) or schedule.keeps(stage):
                 with self.writer.loop(0, rows, 1, name="row") as row:
                     self.run_row(stage, self.pointers_of(row), row, numbers)
                 self.known = numbers
@@ -126,10 +134,7 @@ class Groups(Stages):
 
     def run_row(self, stage: int, pointers: dict[int, Ref], row: Operand, numbers: dict[Value, Operand]) -> None:
         writer, schedule = self.writer, self.schedule
-        self.known = numbers | {value: self.load_row(value, row, 0) for value in self.needed if value in self.of_rows}
-        if schedule.kept:
-            each = (self.columns + SLACK) * schedule.bytes_of_column
-            self.kept_base = self.advance(self.all_kept, "uint8", writer.index("*", row, each), "kept")
+        self.enter(row, numbers)
         sums = {value: Sum(value, self.new_chains(value)) for value in schedule.sums(stage)}
         self.run(stage, Position(pointers, Constant(0, INT64), self.column_count), sums)
         for value, each in sums.items():
@@ -138,6 +143,13 @@ class Groups(Stages):
                 chains = [self.combined(value.op, *chains[k : k + 2]) for k in range(0, len(chains), 2)]
             (lanes,) = chains
             writer.body.append(Store(lanes, self.chains_at(value), writer.index("*", row, self.lanes), lanes.type))
+
+    def enter(self, row: Operand, numbers: dict[Value, Operand]) -> None:
+        """Makes a row's values known, and its memory of kept values."""
+        self.known = numbers | {value: self.load_row(value, row, 0) for value in self.needed if value in self.of_rows}
+        if self.schedule.kept:
+            each = (self.columns + SLACK) * self.schedule.bytes_of_column
+            self.kept_base = self.advance(self.all_kept, "uint8", self.writer.index("*", row, each), "kept")
 
     def clear_chains(self, sums: Sequence[Value], rows: Operand) -> None:
         """Those of rows that a group lacks. Their memory may be subnormal numbers, with which sums take long."""

@@ -7,20 +7,21 @@ with any number of threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from fourfold.compiler.ir.dtypes import BOOLEAN, FLOAT64, INT64
+from fourfold.compiler.ir.dtypes import BOOLEAN, FLOAT32, FLOAT64, INT64
 from fourfold.compiler.ir.values import Value
-from fourfold.compiler.nest.cpu.builder import CHAINS, REDUCTION_BLOCK, SLACK, Builder
+from fourfold.compiler.nest.cpu.builder import CHAINS, REDUCTION_BLOCK, ROWS_OF_SUM, SLACK, Builder
 from fourfold.compiler.nest.cpu.odometer import Odometer
 from fourfold.compiler.nest.cpu.steps import StepsBody
 from fourfold.compiler.nest.cpu.vectors import ColumnSumBody, Position, Sum, VectorBody
 from fourfold.compiler.nest.ir.layout import ELEMENTS
 from fourfold.compiler.nest.ir.loops import SCRATCH, Constant, Operand, Ref, Store
-from fourfold.compiler.nest.ir.schedule import SIZES, identity, total_type
+from fourfold.compiler.nest.ir.schedule import SIZES, Slot, identity, total_type
 
 Body = Callable[[list[Operand], "Ref | None", "Ref | None"], None]
-MOST_SUMMED = 4  # vectors of column sums in registers, each in float64
+MOST_SUMMED = 8  # vectors of column sums in registers
 
 
 class Stages(Builder):
@@ -147,31 +148,79 @@ class Stages(Builder):
         has_chains = sums and buffered is None
         return self.vectors(place.count, CHAINS if has_chains else body.copies, body.write)
 
-    def run_column_sums(self, stage: int, rows: Operand, enter: Callable[[Operand], dict[int, Ref]]) -> None:
-        """A stage without reductions, a few vectors of columns at a time, each in all of these rows: the sums over
-        rows stay in registers. Their order is that of row by row. enter: makes a row's values known and returns its
-        addresses."""
+    def run_column_sums(
+        self, stage: int, rows: Operand, enter: Callable[[Operand], dict[int, Ref]], settles: bool
+    ) -> None:
+        """A stage without reductions in at most ROWS_OF_SUM rows, a few vectors of columns at a time: the sums over
+        these rows stay in registers. enter: makes a row's values known and returns its addresses. settles: whether
+        these are all rows that are added in float32."""
         slots = [slot for slot in self.schedule.stores(stage) if slot.is_column_sum]
         known, kept_base = self.known, self.kept_base
 
         def write(places: list[Operand], mask: Ref | None, chain: Ref | None) -> None:
-            masks = () if mask is None else (mask,)
-            sums: dict[int, list[Ref]] = {}
-            for slot in slots:
-                base, lanes = self.base[slot.index], self.lanes
-                loaded = [
-                    self.writer.let("load", FLOAT64, base, k, *masks, lanes=lanes, attribute=FLOAT64) for k in places
-                ]
-                sums[slot.index] = [self.writer.variable(FLOAT64, each, lanes, f"{slot.name}_sum") for each in loaded]
+            sums = {slot.index: [self.column_sum(slot, k, mask, settles) for k in places] for slot in slots}
             with self.writer.loop(0, rows, 1, name="row") as row:
                 place = Position(enter(row), Constant(0, INT64), self.column_count)
                 ColumnSumBody(self, stage, place, sums).write(places, mask, chain)
             self.known, self.kept_base = known, kept_base
             for slot in slots:
                 for k, each in zip(places, sums[slot.index], strict=True):
-                    self.writer.body.append(Store(self.writer.get(each), self.base[slot.index], k, FLOAT64, mask))
+                    base, total = self.sums_of(slot), self.writer.get(each)
+                    if settles and total.type == FLOAT32:
+                        base, total = self.base[slot.index], self.settled(slot, k, mask, total)
+                    self.writer.body.append(Store(total, base, k, total.type, mask))
 
         self.vectors(self.column_count, max(1, MOST_SUMMED // len(slots)), write)
+
+    def column_sum(self, slot: Slot, k: Operand, mask: Ref | None, settles: bool) -> Ref:
+        """A variable that holds a vector of a column sum."""
+        type, masks = slot.value.type, () if mask is None else (mask,)
+        old: Operand = Constant(0.0, FLOAT32, self.lanes)
+        if type == FLOAT64 or not settles:
+            old = self.writer.let("load", type, self.sums_of(slot), k, *masks, lanes=self.lanes, attribute=type)
+        return self.writer.variable(type, old, self.lanes, f"{slot.name}_sum")
+
+    def settled(self, slot: Slot, k: Operand, mask: Ref | None, part: Ref) -> Ref:
+        """A vector of a column sum in float64, and what float32 sums add to it."""
+        place = self.base[slot.index], k, *(() if mask is None else (mask,))
+        old = self.writer.let("load", FLOAT64, *place, lanes=self.lanes, attribute=FLOAT64)
+        return self.combined("sum", old, self.wide(part))
+
+    def settle(self) -> None:
+        """Adds the float32 sums of the last rows to those in float64."""
+        slots = [slot for slot in self.schedule.outputs if slot.is_column_sum and slot.value.type == FLOAT32]
+
+        def write(places: list[Operand], mask: Ref | None, chain: Ref | None) -> None:
+            masks = () if mask is None else (mask,)
+            for slot in slots:
+                part, zero = self.sums_of(slot), Constant(0.0, FLOAT32, self.lanes)
+                for k in places:
+                    new = self.writer.let("load", FLOAT32, part, k, *masks, lanes=self.lanes, attribute=FLOAT32)
+                    total = self.settled(slot, k, mask, new)
+                    self.writer.body.append(Store(total, self.base[slot.index], k, FLOAT64, mask))
+                    self.writer.body.append(Store(zero, part, k, FLOAT32, mask))
+
+        if slots:
+            self.vectors(self.column_count, 1, write)
+
+    @contextmanager
+    def settling(self) -> Iterator[Callable[[int], None]]:
+        """Settles column sums after every ROWS_OF_SUM rows, which the yielded function counts, and at the end."""
+        writer = self.writer
+        if not any(slot.is_column_sum for slot in self.schedule.outputs):
+            yield lambda rows: None
+            return
+        summed = writer.variable(INT64, Constant(0, INT64), name="summed")
+
+        def count(rows: int) -> None:
+            writer.assign(summed, writer.index("+", writer.get(summed), rows))
+            most = Constant(ROWS_OF_SUM, INT64)
+            with writer.when(writer.let("equal", BOOLEAN, writer.get(summed), most)):
+                self.settle()
+                writer.assign(summed, Constant(0, INT64))
+
+        yield count
+        self.settle()
 
     def has_column_sums(self, stage: int) -> bool:
         """Whether a stage may run by run_column_sums()."""

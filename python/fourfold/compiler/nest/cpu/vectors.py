@@ -190,12 +190,9 @@ class VectorBody:
 
     def add_to_columns(self, slot: Slot, vector: Operand, k: Operand, mask: Ref | None) -> None:
         masks = () if mask is None else (mask,)
-        place = (self.builder.base[slot.index], self.column(k))
-        old = self.writer.let("load", FLOAT64, *place, *masks, lanes=self.lanes, attribute=FLOAT64)
-        self.put(self.builder.combined("sum", old, self.wide(vector)), *place, FLOAT64, mask)
-
-    def wide(self, vector: Operand) -> Operand:
-        return self.builder.wide(vector) if vector.type == FLOAT32 else vector
+        place, type = (self.builder.sums_of(slot), self.column(k)), vector.type
+        old = self.writer.let("load", type, *place, *masks, lanes=self.lanes, attribute=type)
+        self.put(self.builder.combined("sum", old, vector), *place, type, mask)
 
 
 class ColumnSumBody(VectorBody):
@@ -214,4 +211,4 @@ class ColumnSumBody(VectorBody):
 
     def add_to_columns(self, slot: Slot, vector: Operand, k: Operand, mask: Ref | None) -> None:
         variable = self.held[slot.index][self.copy]
-        self.writer.assign(variable, self.builder.combined("sum", self.writer.get(variable), self.wide(vector)))
+        self.writer.assign(variable, self.builder.combined("sum", self.writer.get(variable), vector))
