@@ -170,7 +170,9 @@ class Stages(Builder):
                         base, total = self.base[slot.index], self.settled(slot, k, mask, total)
                     self.writer.body.append(Store(total, base, k, total.type, mask))
 
-        self.vectors(self.column_count, max(1, MOST_SUMMED // len(slots)), write)
+        most, whole = max(1, MOST_SUMMED // len(slots)), self.layout.columns // self.lanes
+        parts = -(-whole // most)
+        self.vectors(self.column_count, -(-whole // parts) if parts else most, write)  # of known columns equal parts
 
     def column_sum(self, slot: Slot, k: Operand, mask: Ref | None, settles: bool) -> Ref:
         """A variable that holds a vector of a column sum."""
