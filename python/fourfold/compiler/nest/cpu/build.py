@@ -174,19 +174,15 @@ class Shared(Stages):
         if self.sums_in_registers():
             self.rows_of_column_sums()
             return self.function
-        with self.settling() as settle:
-            self.each_row(settle)
-        return self.function
-
-    def each_row(self, settle: Callable[[int], None]) -> None:
-        writer = self.writer
-        outer = Odometer(self, range(self.layout.rows), BEGIN, self.base)
+        writer, outer = self.writer, Odometer(self, range(self.layout.rows), BEGIN, self.base)
+        summed = self.count_summed()
         if not self.transposed_slots:
-            with writer.loop(BEGIN, END, 1, name="row"):
+            with writer.loop(BEGIN, END, 1, name="row") as row:
                 self.run_row(outer.pointers())
                 outer.step()
-                settle(1)
-            return
+                if summed is not None:
+                    self.settle_after(summed, 1, writer.index("+", row, 1))
+            return self.function
         most = self.call_argument("panel_rows")
         body = writer.loop(BEGIN, END, most, name="row")
         with body as first:
@@ -198,8 +194,10 @@ class Shared(Stages):
             ):
                 self.run_row(in_panels(outer.pointers(), row))
                 outer.step()
-                settle(1)
+                if summed is not None:
+                    self.settle_after(summed, 1, writer.index("+", writer.index("+", first, row), 1))
             body.step(count)
+        return self.function
 
     def sums_in_registers(self) -> bool:
         """Whether the program is one stage whose columns can be summed over many rows at once."""

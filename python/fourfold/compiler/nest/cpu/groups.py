@@ -72,7 +72,8 @@ class Groups(Stages):
         )
         most = rows_of_group(schedule, self.layout, self.lanes)
         outer = Odometer(self, range(self.layout.rows), BEGIN, self.base)
-        with self.settling() as settle, writer.loop(BEGIN, END, most, name="first") as first:
+        summed = self.count_summed()
+        with writer.loop(BEGIN, END, most, name="first") as first:
             rows = writer.index("min", most, writer.index("-", END, first), "rows")
             self.mask = writer.let("mask", BOOLEAN, rows, lanes=self.lanes, name="mask")
             if self.layout.rows == 1:
@@ -81,7 +82,8 @@ class Groups(Stages):
                 with writer.loop(0, rows, 1, name="row") as row:
                     self.put_offsets(outer, row)
             self.group(rows)
-            settle(most)
+            if summed is not None:
+                self.settle_after(summed, most, writer.index("+", first, most))
         return self.function
 
     def put_offsets(self, outer: Odometer, row: Operand) -> None:

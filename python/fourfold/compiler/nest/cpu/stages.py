@@ -7,17 +7,16 @@ with any number of threads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from fourfold.compiler.ir.dtypes import BOOLEAN, FLOAT32, FLOAT64, INT64
 from fourfold.compiler.ir.values import Value
 from fourfold.compiler.nest.cpu.builder import CHAINS, REDUCTION_BLOCK, ROWS_OF_SUM, SLACK, Builder
 from fourfold.compiler.nest.cpu.odometer import Odometer
 from fourfold.compiler.nest.cpu.steps import StepsBody
-from fourfold.compiler.nest.cpu.vectors import ColumnSumBody, Position, Sum, VectorBody
+from fourfold.compiler.nest.cpu.vectors import ColumnSumBody, Position, Sum, VectorBody, copies_of
 from fourfold.compiler.nest.ir.layout import ELEMENTS
-from fourfold.compiler.nest.ir.loops import SCRATCH, Constant, Operand, Ref, Store
+from fourfold.compiler.nest.ir.loops import END, SCRATCH, Constant, Operand, Ref, Store
 from fourfold.compiler.nest.ir.schedule import SIZES, Slot, identity, total_type
 
 Body = Callable[[list[Operand], "Ref | None", "Ref | None"], None]
@@ -170,9 +169,11 @@ class Stages(Builder):
                         base, total = self.base[slot.index], self.settled(slot, k, mask, total)
                     self.writer.body.append(Store(total, base, k, total.type, mask))
 
-        most, whole = max(1, MOST_SUMMED // len(slots)), self.layout.columns // self.lanes
-        parts = -(-whole // most)
-        self.vectors(self.column_count, -(-whole // parts) if parts else most, write)  # of known columns equal parts
+        most = max(1, min(MOST_SUMMED // len(slots), copies_of(self.schedule, stage)))
+        whole = self.layout.columns // self.lanes
+        if whole:  # of known columns as few as possible remain
+            most = min(range(min(most, whole), most // 2, -1), key=lambda copies: whole % copies, default=most)
+        self.vectors(self.column_count, most, write)
 
     def column_sum(self, slot: Slot, k: Operand, mask: Ref | None, settles: bool) -> Ref:
         """A variable that holds a vector of a column sum."""
@@ -205,24 +206,22 @@ class Stages(Builder):
         if slots:
             self.vectors(self.column_count, 1, write)
 
-    @contextmanager
-    def settling(self) -> Iterator[Callable[[int], None]]:
-        """Settles column sums after every ROWS_OF_SUM rows, which the yielded function counts, and at the end."""
-        writer = self.writer
+    def count_summed(self) -> Ref | None:
+        """A variable that counts the rows whose column sums are in float32; None without column sums."""
         if not any(slot.is_column_sum for slot in self.schedule.outputs):
-            yield lambda rows: None
-            return
-        summed = writer.variable(INT64, Constant(0, INT64), name="summed")
+            return None
+        return self.writer.variable(INT64, Constant(0, INT64), name="summed")
 
-        def count(rows: int) -> None:
-            writer.assign(summed, writer.index("+", writer.get(summed), rows))
-            most = Constant(ROWS_OF_SUM, INT64)
-            with writer.when(writer.let("equal", BOOLEAN, writer.get(summed), most)):
-                self.settle()
-                writer.assign(summed, Constant(0, INT64))
-
-        yield count
-        self.settle()
+    def settle_after(self, summed: Ref, rows: int, following: Operand) -> None:
+        """Settles column sums after every ROWS_OF_SUM rows and the last one. rows: how many more there are now.
+        following: the next row."""
+        writer, most = self.writer, Constant(ROWS_OF_SUM, INT64)
+        has_more, now = writer.let("<", BOOLEAN, following, END), writer.index("+", writer.get(summed), rows)
+        now = writer.let("select", INT64, has_more, now, most)
+        writer.assign(summed, now)
+        with writer.when(writer.let("equal", BOOLEAN, now, most)):
+            self.settle()
+            writer.assign(summed, Constant(0, INT64))
 
     def has_column_sums(self, stage: int) -> bool:
         """Whether a stage may run by run_column_sums()."""

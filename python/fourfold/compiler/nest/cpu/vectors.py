@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from fourfold.compiler.ir.dtypes import FLOAT32, FLOAT64, INT64
+from fourfold.compiler.ir.dtypes import INT64
 from fourfold.compiler.ir.values import Value
 from fourfold.compiler.nest.cpu.builder import SLACK, Builder
 from fourfold.compiler.nest.ir.layout import BROADCAST, UNIT
 from fourfold.compiler.nest.ir.loops import Constant, Operand, Ref, Store, StoreRows
-from fourfold.compiler.nest.ir.schedule import ELEMENT, Slot, cost
+from fourfold.compiler.nest.ir.schedule import ELEMENT, Schedule, Slot, cost
 
 EXPENSIVE = 10  # the cost of an operation at which two vectors at a time keep a processor busy
 LONG = 24  # the number of operations with the same effect
+
+
+def copies_of(schedule: Schedule, stage: int) -> int:
+    """How many vectors at a time a stage computes."""
+    computed = [value for value in schedule.elements(stage) if not schedule.is_loaded(value, stage)]
+    return 2 if cost(computed) >= EXPENSIVE or len(computed) > LONG else 4
 
 
 @dataclass(slots=True)
@@ -63,8 +69,7 @@ class VectorBody:
 
     @property
     def copies(self) -> int:
-        computed = [value for value in self.values if not self.schedule.is_loaded(value, self.stage)]
-        return 2 if cost(computed) >= EXPENSIVE or len(computed) > LONG else 4
+        return copies_of(self.schedule, self.stage)
 
     def hoist(self) -> None:
         """Hoists values that are the same for all vectors."""
