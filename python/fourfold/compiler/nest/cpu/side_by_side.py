@@ -148,11 +148,17 @@ class SideBySide(ShortRows):
         """Adds up this many columns from start on."""
         writer, sums, group = self.writer, self.schedule.sums(stage), CHAINS * self.lanes
         wide = [value for value in sums if value.op == "sum_float64"]
-        for value in sums:
-            if value in wide:
-                self.fill(value.op, FLOAT64, self.wide_chain(value), self.lanes)
-            else:
-                self.fill(value.op, value.type, self.chains(value), group)
+        is_short = writer.let("<", BOOLEAN, count, Constant(group, INT64))
+        for value in wide:
+            self.fill(value.op, FLOAT64, self.wide_chain(value), self.lanes)
+        if len(wide) < len(sums):
+            with writer.when(is_short):
+                for value in sums:
+                    if value not in wide:
+                        self.fill(value.op, value.type, self.chains(value), group)
+        # The columns before `first` store to their places, to which the others are added.
+        zero = Constant(0, INT64)
+        first = writer.let("select", INT64, is_short, zero, Constant(group, INT64), name="first")
         whole = writer.index("*", writer.index("/", count, self.lanes), self.lanes, "whole")
         fours = writer.index("*", writer.index("/", count, group), group, "fours") if wide else count
         with writer.loop(0, count, 1, name="column") as column:
@@ -160,21 +166,13 @@ class SideBySide(ShortRows):
             left = writer.index("+", writer.index("-", column, whole), group - self.lanes)
             is_whole = writer.let("<", BOOLEAN, column, whole)
             place = writer.let("select", INT64, is_whole, own, left, name="place")
-            self.when_equal(column, fours, wide, lambda value: self.fill("sum", FLOAT32, self.chains(value), group))
+            self.is_first = writer.let("<", BOOLEAN, column, first)
+            self.is_left = writer.let("<", BOOLEAN, fours, writer.index("+", column, 1)) if wide else None
             self.run_column(stage, writer.index("+", start, column), place)
-            self.when_equal(
-                own, Constant(group - 1, INT64), wide, lambda v: self.add_wide(v, lambda held: [self.four(held)])
-            )
-        if wide:
-            with writer.when(writer.let("<", BOOLEAN, fours, count)):
-                for value in wide:
-                    self.add_wide(value, list)
-
-    def when_equal(self, a: Operand, b: Operand, values: list[Value], write: Callable[[Value], None]) -> None:
-        if values:
-            with self.writer.when(self.writer.let("equal", BOOLEAN, a, b)):
-                for value in values:
-                    write(value)
+            if wide:
+                with writer.when(writer.let("equal", BOOLEAN, own, Constant(group - 1, INT64))):
+                    for value in wide:
+                        self.add_fours(value)
 
     def fill(self, op: str, type: str, pointer: Ref, places: int) -> None:
         first = Constant(identity(op, type), type, self.lanes)
@@ -191,12 +189,21 @@ class SideBySide(ShortRows):
         self.writer.body.append(Store(new, *self.total_at(value, k), type))
 
     def accumulate_at(self, value: Value, vector: Operand, place: Operand, k: Operand) -> None:
-        pointer, offset = self.chain_at(value, place, k)
+        writer, (pointer, offset) = self.writer, self.chain_at(value, place, k)
         if value.op == "sum_float64":
-            self.writer.body.append(Store(self.quarter(vector), pointer, offset, FLOAT32))
+            part = self.quarter(vector)
+            writer.body.append(Store(part, pointer, offset, FLOAT32))
+            with writer.when(self.is_left):
+                lane = writer.index("*", writer.index("%", place, self.lanes), ROWS_TOGETHER)
+                at = self.wide_chain(value), writer.index("+", lane, k)
+                total = self.combined("sum", self.load_scratch(FLOAT64, *at), self.wide(part))
+                writer.body.append(Store(total, *at, FLOAT64))
             return
         old = self.load_scratch(value.type, pointer, offset)
-        self.writer.body.append(Store(self.combined(value.op, old, vector), pointer, offset, value.type))
+        new = writer.let(
+            "select", value.type, self.is_first, vector, self.combined(value.op, old, vector), lanes=self.lanes
+        )
+        writer.body.append(Store(new, pointer, offset, value.type))
 
     # sum_float64: as many float32 places as chains have lanes hold the columns that are added next.
 
@@ -205,15 +212,15 @@ class SideBySide(ShortRows):
         offset = Constant(CHAINS * self.lanes * ROWS_TOGETHER, INT64)
         return self.advance(self.chains(value), FLOAT32, offset, f"{self.schedule.name(value)}_wide")
 
-    def add_wide(self, value: Value, parts: Callable[[list[Ref]], list[Ref]]) -> None:
-        """parts: what is added to the sum of a lane, in this order, from the lane's places."""
+    def add_fours(self, value: Value) -> None:
+        """Adds what the places hold, four at a time, to the sums of the lanes."""
         with self.writer.loop(0, self.rows, self.lanes) as k:
             for lane in range(self.lanes):
                 held = [self.chain_at(value, chain * self.lanes + lane, k) for chain in range(CHAINS)]
                 offset = self.writer.index("+", k, lane * ROWS_TOGETHER)
+                part = self.four([self.load_scratch(FLOAT32, *place) for place in held])
                 total = self.load_scratch(FLOAT64, self.wide_chain(value), offset)
-                for part in parts([self.load_scratch(FLOAT32, *place) for place in held]):
-                    total = self.combined("sum", total, self.wide(part))
+                total = self.combined("sum", total, self.wide(part))
                 self.writer.body.append(Store(total, self.wide_chain(value), offset, FLOAT64))
 
     def folded(self, value: Value, k: Operand) -> Operand:
