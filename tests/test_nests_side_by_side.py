@@ -13,8 +13,10 @@ from torch.nn import functional as F
 import fourfold
 from compiled import compiled, programs_of
 from fourfold.compiler.nest.cpu import build
-from fourfold.compiler.nest.ir.layout import SIDE_BY_SIDE
+from fourfold.compiler.nest.ir import reading
+from fourfold.compiler.nest.ir.layout import SIDE_BY_SIDE, Layout
 from fourfold.compiler.nest.jit import service
+from fourfold.compiler.nest.print import c
 from fourfold.compiler.pipeline.calling import Program
 from fourfold.compiler.pipeline.record import Record
 from nests import OF_CHANNELS, drawn, expect_the_interpreters_bits, needs_nests
@@ -60,6 +62,32 @@ def test_they_give_the_interpreters_bits(shape: tuple[int, int, int], threads: i
     expect_the_interpreters_bits(OF_CHANNELS, (torch.randn(n, c, r + 3)[..., 3:], *others))
     expect_the_interpreters_bits(OF_CHANNELS, (torch.randn(n, 2 * c, r)[:, ::2], *others))
     expect_the_interpreters_bits(INTEGERS, (drawn((c, r), torch.int64, False), drawn((c, r), torch.uint8, False)))
+
+
+WIDE = (
+    f"{HEAD}axes a=x.0 c=x.2 | b=x.1\nx: float32 = input float32 [a b c]\nw: float32 = input float32 [b]\n"
+    "y: float32 = mul x w\ns: float64 = sum_float64 y\nq: float32 = to_float32 s\nz: float32 = sub x q\n"
+    "z64: float64 = to_float64 z\nv: float64 = mul z64 z64\nt: float64 = sum v\nu: float64 = mul z64 t\n"
+    "output u float64 [a b c]\noutput s float64 [a c]\n"
+)
+
+
+@pytest.mark.parametrize("columns", [2, 15, 16, 17, 63, 64, 65, 100, 128, 129, 1025])
+def test_wide_sums_of_few_and_of_many_columns(columns: int) -> None:
+    for rows in (16, 33, 81):
+        x, w = drawn((2, columns, rows), torch.float32, False), drawn((columns,), torch.float32, False)
+        expect_the_interpreters_bits(WIDE, (x, w))
+        expect_the_interpreters_bits(WIDE, (torch.randn(2, 2 * columns, rows)[:, ::2], w))
+
+
+def test_wide_sums_of_few_columns_are_in_registers() -> None:
+    """Without the loop that clears places in memory."""
+
+    def lanes(few: str) -> str:
+        return c.print_nest(build.build(reading.read(WIDE), Layout.of(f"b2{few}:n1n,00n,n1n,n10"), 8))
+
+    assert "lane < " in lanes("f")
+    assert "lane < " not in lanes("")
 
 
 def test_which_rows_are_computed_so() -> None:

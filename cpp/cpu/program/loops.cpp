@@ -32,6 +32,7 @@ constexpr int64_t most_panel_elements = 1 << 17;
 // Rows are short if they have at most so many columns, and if there are at least fewest_short_rows along one axis.
 constexpr int64_t most_short_columns = 24;   // of a row with reductions
 constexpr int64_t most_fixed_columns = 256;  // of a row whose number of columns is known to its nest
+constexpr int64_t most_few_columns = 128;    // of rows side by side: a pass over every 16th stays in the caches
 static_assert(most_fixed_columns <= reduction_block, "a group's sums have one block");
 constexpr int64_t most_short_elements = 16;  // of an innermost axis
 constexpr int64_t fewest_short_rows = 16;
@@ -146,6 +147,7 @@ Loops::Loops(const Program& program, const Schedule& schedule, const std::vector
   layout_ = static_cast<char>(split_) + std::to_string(row_axes_);
   const bool has_columns = split_ == Split::short_rows || (split_ == Split::rows && (steps != nullptr || has_few_columns()));
   if (has_columns) layout_ += 'x' + std::to_string(columns_);
+  if (split_ == Split::side_by_side && columns_ <= most_few_columns) layout_ += 'f';
   if (transposed_ != no_axis) layout_ += 't' + std::to_string(transposed_);
   for (size_t t = 0; t < strides.size(); ++t) {
     layout_ += t == 0 ? ':' : ',';

@@ -34,9 +34,9 @@ class Loops {
   // each axis: 0, 1 or n (another). Along the innermost axis strides from 2 to 8 are written as digits, and = is stride
   // 1 of an output with non-temporal stores. d is a column axis that is mergeable with the next one for this tensor.
   // Short rows, "s1x4:c1,01", also have their number of columns, and c marks a row stride of that number; rows of few
-  // columns that the program fixes have it too, "r1x48:n1,01". "t" and a number follow if tensors are transposed:
-  // contiguous along that axis but not along the innermost one. A loop over steps has program::steps_text() and a slash
-  // as a prefix.
+  // columns that the program fixes have it too, "r1x48:n1,01". f marks rows side by side of few columns, "b2f:n1n". "t"
+  // and a number follow if tensors are transposed: contiguous along that axis but not along the innermost one. A loop
+  // over steps has program::steps_text() and a slash as a prefix.
   const std::string& layout() const { return layout_; }
   int64_t rows() const { return rows_; }
   int64_t columns() const { return columns_; }

@@ -5,14 +5,15 @@ from __future__ import annotations
 from fourfold.compiler.ir.dtypes import BOOLEAN, INT64
 from fourfold.compiler.ir.folding import REDUCTIONS
 from fourfold.compiler.ir.values import Value
-from fourfold.compiler.nest.cpu.builder import CHAINS, Builder, chain_of
+from fourfold.compiler.nest.cpu.builder import CHAINS, chain_of
+from fourfold.compiler.nest.cpu.chains import Chains
 from fourfold.compiler.nest.cpu.odometer import Odometer
 from fourfold.compiler.nest.ir.layout import BROADCAST, ROW_BY_ROW, STRIDED, UNIT
 from fourfold.compiler.nest.ir.loops import BEGIN, END, Constant, Function, Operand, Ref, Store, StoreRows
 from fourfold.compiler.nest.ir.schedule import ELEMENT, NUMBER, Slot, identity, total_type
 
 
-class ShortRows(Builder):
+class ShortRows(Chains):
     """Rows of few columns: a vector holds one column of many rows, and all columns of these are computed at once."""
 
     def short_rows(self) -> Function:

@@ -10,6 +10,7 @@ from fourfold.compiler.ir.dtypes import BOOLEAN, FLOAT32, FLOAT64, INT64
 from fourfold.compiler.ir.values import Value
 from fourfold.compiler.nest.cpu.builder import CHAINS, REDUCTION_BLOCK, ROWS_TOGETHER, SLACK
 from fourfold.compiler.nest.cpu.short_rows import ShortRows
+from fourfold.compiler.nest.cpu.vectors import Sum, copies_of
 from fourfold.compiler.nest.ir.layout import BROADCAST, UNIT
 from fourfold.compiler.nest.ir.loops import SCRATCH, Constant, Function, Operand, Prefetch, Ref, Store
 from fourfold.compiler.nest.ir.schedule import ELEMENT, NUMBER, ROW, SIZES, Slot, identity, total_type
@@ -19,6 +20,7 @@ Masks = tuple[Ref, ...]
 
 # Columns whose memory is fetched before it is read: hardware doesn't predict the jumps from column to column.
 AHEAD = 16
+MOST_REPEATED = 8  # operations on elements whose code is repeated, so that sums are in registers
 
 
 class SideBySide(ShortRows):
@@ -139,10 +141,47 @@ class SideBySide(ShortRows):
             self.fill(value.op, type, self.total_at(value, Constant(0, INT64))[0], 1)
         with writer.loop(0, self.column_count, REDUCTION_BLOCK, name="start") as start:
             count = writer.index("min", REDUCTION_BLOCK, writer.index("-", self.column_count, start), "count")
-            self.run_columns(stage, start, count)
+            if self.in_registers(stage):
+                with writer.loop(0, Constant(self.lanes, INT64), 1, name="lane") as lane:
+                    self.each_vector(functools.partial(self.run_lane, stage, start, count, lane))
+            else:
+                self.run_columns(stage, start, count)
             for value in sums:
                 with writer.loop(0, self.rows, self.lanes) as k:
                     self.add_block(value, k)
+
+    def in_registers(self, stage: int) -> bool:
+        """Whether a lane's chains are computed at once, in registers: the code of short stages is repeated."""
+        are_wide = all(value.op == "sum_float64" or value.type == FLOAT64 for value in self.schedule.sums(stage))
+        is_short = copies_of(self.schedule, stage) > 2 and len(self.schedule.elements(stage)) <= MOST_REPEATED
+        return self.layout.has_few_columns and are_wide and is_short
+
+    def run_lane(self, stage: int, start: Operand, count: Operand, lane: Operand, k: Operand, masks: Masks) -> None:
+        """The sums of one lane in one vector of rows, of this many columns from start on."""
+        writer, sums, lanes = self.writer, self.schedule.sums(stage), self.lanes
+        fours = writer.index("*", writer.index("/", count, CHAINS * lanes), CHAINS * lanes, "fours")
+        whole = writer.index("*", writer.index("/", count, lanes), lanes, "whole")
+        self.held = {value: Sum(value, self.new_chains(value)) for value in sums}
+
+        def add(column: Operand, copy: int, chain: Operand | None) -> None:
+            self.turn = copy, chain
+            self.run_vector_of_column(stage, writer.index("+", start, column), None, {}, k, masks)
+
+        with writer.loop(lane, fours, CHAINS * lanes, name="column") as column:
+            for chain in range(CHAINS):
+                add(writer.index("+", column, chain * lanes), chain, None)
+        with writer.loop(writer.index("+", fours, lane), whole, lanes, name="column") as column:
+            add(column, 0, writer.index("/", writer.index("-", column, fours), lanes, "chain"))
+        with writer.when(writer.let("<", BOOLEAN, lane, writer.index("-", count, whole))):
+            add(writer.index("+", whole, lane), 0, Constant(CHAINS - 1, INT64))
+        for value, each in self.held.items():
+            vectors = [writer.get(chain) for chain in each.chains]
+            while len(vectors) > 1:
+                vectors = [self.combined(value.op, *vectors[n : n + 2]) for n in range(0, len(vectors), 2)]
+            writer.body.append(Store(vectors[0], *self.lane_at(value, lane, k), vectors[0].type))
+
+    def lane_at(self, value: Value, lane: Operand | int, k: Operand) -> tuple[Ref, Operand]:
+        return self.chains(value), self.writer.index("+", self.writer.index("*", lane, ROWS_TOGETHER), k)
 
     def run_columns(self, stage: int, start: Operand, count: Operand) -> None:
         """Adds up this many columns from start on."""
@@ -188,7 +227,12 @@ class SideBySide(ShortRows):
         new = self.combined(value.op, total, self.folded(value, k))
         self.writer.body.append(Store(new, *self.total_at(value, k), type))
 
-    def accumulate_at(self, value: Value, vector: Operand, place: Operand, k: Operand) -> None:
+    def accumulate_at(self, value: Value, vector: Operand, place: Operand | None, k: Operand) -> None:
+        """place: None if the chains are in registers."""
+        if place is None:
+            copy, chain = self.turn
+            self.accumulate(self.held[value], vector, None, copy, chain)
+            return
         writer, (pointer, offset) = self.writer, self.chain_at(value, place, k)
         if value.op == "sum_float64":
             part = self.quarter(vector)
@@ -226,6 +270,13 @@ class SideBySide(ShortRows):
     def folded(self, value: Value, k: Operand) -> Operand:
         """Folds as a vector of chains is folded: the chains, and then their lanes by halves."""
         type = total_type(value.op, value.type)
+        if self.in_registers(self.schedule.stage[value] - 1):
+            own = FLOAT64 if value.op == "sum_float64" else value.type
+            lanes = [self.load_scratch(own, *self.lane_at(value, lane, k)) for lane in range(self.lanes)]
+            if own != type:
+                lanes = [self.writer.let(f"to_{type}", type, vector, lanes=self.lanes) for vector in lanes]
+            total = self.halved(value.op, lanes)
+            return self.of_quarters(total) if value.op == "sum_float64" else total
         if value.op == "sum_float64":
             places = [self.writer.index("+", k, lane * ROWS_TOGETHER) for lane in range(self.lanes)]
             sums = [self.load_scratch(FLOAT64, self.wide_chain(value), place) for place in places]

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 from fourfold.compiler.ir.dtypes import BOOLEAN, FLOAT32, FLOAT64, INT64
 from fourfold.compiler.ir.values import Value
-from fourfold.compiler.nest.cpu.builder import CHAINS, REDUCTION_BLOCK, ROWS_OF_SUM, SLACK, Builder
+from fourfold.compiler.nest.cpu.builder import CHAINS, REDUCTION_BLOCK, ROWS_OF_SUM, SLACK
+from fourfold.compiler.nest.cpu.chains import Chains
 from fourfold.compiler.nest.cpu.odometer import Odometer
 from fourfold.compiler.nest.cpu.steps import StepsBody
 from fourfold.compiler.nest.cpu.vectors import ColumnSumBody, Position, Sum, VectorBody, copies_of
@@ -23,7 +24,7 @@ Body = Callable[[list[Operand], "Ref | None", "Ref | None"], None]
 MOST_SUMMED = 8  # vectors of column sums in registers
 
 
-class Stages(Builder):
+class Stages(Chains):
     def run_stage(self, stage: int, pointers: dict[int, Ref]) -> dict[Value, Ref]:
         """Runs a stage; returns its reductions' totals."""
         writer, schedule = self.writer, self.schedule
@@ -62,12 +63,6 @@ class Stages(Builder):
         loaded = [value.attribute for value in self.schedule.elements(stage) if value.op == "input"]
         stored = [slot.index for slot in self.schedule.stores(stage) if not slot.is_column_sum]
         return all(self.layout.has_dense_columns(tensor) for tensor in (*loaded, *stored))
-
-    def new_chains(self, value: Value) -> list[Ref]:
-        first = Constant(identity(value.op, value.type), value.type, self.lanes)
-        name = f"{self.schedule.name(value)}_lanes"
-        count = 1 if value.op == "sum_float64" else CHAINS
-        return [self.writer.variable(value.type, first, self.lanes, name) for _ in range(count)]
 
     def folded(self, each: Sum) -> Ref:
         op = each.value.op
@@ -254,32 +249,3 @@ class Stages(Builder):
         with writer.when(writer.let("<", BOOLEAN, count, Constant(lanes, INT64))):
             mask = writer.let("mask", BOOLEAN, count, lanes=lanes, name="mask")
             body.write([Constant(0, INT64)], mask, None)
-
-    def accumulate(self, each: Sum, vector: Ref, mask: Ref | None, copy: int, chain: Ref | None) -> None:
-        writer, op = self.writer, each.value.op
-        if mask is not None:
-            first = Constant(identity(op, vector.type), vector.type, self.lanes)
-            vector = writer.let("where", vector.type, mask, vector, first, lanes=self.lanes)
-        if op == "sum_float64":
-            self.accumulate_wide(each, vector, chain)
-            return
-        if chain is None or isinstance(chain, Constant):
-            variable = each.chains[copy if chain is None else chain.value]
-            writer.assign(variable, self.combined(op, writer.get(variable), vector))
-            return
-        for k, variable in enumerate(each.chains):
-            old = writer.get(variable)
-            is_this = writer.let("equal", BOOLEAN, chain, Constant(k, INT64))
-            new = self.combined(op, old, vector)
-            writer.assign(variable, writer.let("select", vector.type, is_this, new, old, lanes=self.lanes))
-
-    def accumulate_wide(self, each: Sum, vector: Ref, chain: Ref | None) -> None:
-        """chain: of a remaining vector, which is added alone."""
-        part = self.quarter(vector)
-        if chain is None:
-            each.four.append(part)
-            if len(each.four) < CHAINS:
-                return
-            part, each.four = self.four(each.four), []
-        (variable,) = each.chains
-        self.writer.assign(variable, self.combined("sum", self.writer.get(variable), self.wide(part)))

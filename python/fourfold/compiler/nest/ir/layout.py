@@ -42,7 +42,7 @@ class Layout:
     """split: how threads split the work. rows: how many leading axes number the rows. strides: for each tensor, inputs
     first, the class of its stride along each axis. columns: how many a row has, if the nest is for this number alone.
     transposed: the axis along which tensors are contiguous that aren't contiguous along the innermost one. steps: None
-    without such a loop."""
+    without such a loop. has_few_columns: whether rows side by side have few, whatever their number."""
 
     split: str
     rows: int
@@ -50,15 +50,17 @@ class Layout:
     columns: int = 0
     transposed: int | None = None
     steps: Steps | None = None
+    has_few_columns: bool = False
 
     @classmethod
     def of(cls, text: str) -> Layout:
         steps, _, text = text.rpartition("/")
         head, tensors = text.split(":")
-        numbers = re.fullmatch(r"(\d+)(?:x(\d+))?(?:t(\d+))?", head[1:])
-        rows, columns, transposed = (None if number is None else int(number) for number in numbers.groups())
+        numbers = re.fullmatch(r"(\d+)(?:x(\d+))?(f)?(?:t(\d+))?", head[1:])
+        rows, columns, transposed = (None if k is None else int(k) for k in numbers.group(1, 2, 4))
         strides = tuple(tensors.split(","))
-        return cls(head[0], rows, strides, columns or 0, transposed, Steps.of(steps) if steps else None)
+        own = Steps.of(steps) if steps else None
+        return cls(head[0], rows, strides, columns or 0, transposed, own, numbers.group(3) is not None)
 
     def stride(self, tensor: int, axis: int) -> str:
         """The class of its stride; a digit is the stride itself."""
