@@ -66,9 +66,9 @@ def test_they_give_the_interpreters_bits(shape: tuple[int, int, int], threads: i
 
 WIDE = (
     f"{HEAD}axes a=x.0 c=x.2 | b=x.1\nx: float32 = input float32 [a b c]\nw: float32 = input float32 [b]\n"
-    "y: float32 = mul x w\ns: float64 = sum_float64 y\nq: float32 = to_float32 s\nz: float32 = sub x q\n"
-    "z64: float64 = to_float64 z\nv: float64 = mul z64 z64\nt: float64 = sum v\nu: float64 = mul z64 t\n"
-    "output u float64 [a b c]\noutput s float64 [a c]\n"
+    "y: float32 = mul x w\nx64: float64 = to_float64 x\ns: float64 = sum_float64 y\nq: float32 = to_float32 s\n"
+    "z: float32 = sub x q\nz64: float64 = to_float64 z\np: float64 = div z64 x64\nv: float64 = mul z64 p\n"
+    "t: float64 = sum v\nu: float64 = mul z64 t\noutput u float64 [a b c]\noutput s float64 [a c]\n"
 )
 
 
