@@ -99,7 +99,8 @@ def test_another_versions_nests_are_reported_and_not_used(program: Path, model: 
     library = loaded(model, tmp_path, OTHER_VERSION)
     _, said = run(program, model, inputs(), tmp_path, LD_PRELOAD=str(library))
     assert (said["compiled"], said["interpreted"]) == ("0", "1")
-    assert "compiled by fourfold 0.1.0 with ABI version" in said["stderr"] and "but got 9.9 with" in said["stderr"]
+    ours = f"compiled by fourfold {fourfold.__version__} with ABI version"
+    assert ours in said["stderr"] and "but got 9.9 with" in said["stderr"]
 
 
 def test_the_pages_lines_compile_them(configured: Path, tmp_path: Path) -> None:  # noqa: F811

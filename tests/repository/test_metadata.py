@@ -1,17 +1,23 @@
-"""The package's version, its dependencies and CITATION.cff."""
+"""The package's version, its dependencies, what a package index shows, and CITATION.cff."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import re
 import subprocess
 import sys
+import tarfile
+import zipfile
+from email import message_from_bytes
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
 import fourfold
-from machine import ROOT, output_of, tool
+from machine import ROOT, missing, output_of, tool
+from test_readme import slug
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -69,3 +75,41 @@ def test_the_pinned_versions_are_allowed(group: str) -> None:
 
 def test_the_citation_is_valid() -> None:
     output_of(tool("cffconvert", "cffconvert"), "--validate", "--infile", ROOT / "CITATION.cff")
+
+
+def test_a_package_index_shows_readme_with_links_to_the_tag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the source distribution and in a wheel, which a build in plain torch makes quickly."""
+    if importlib.util.find_spec("scikit_build_core") is None:
+        missing("this test needs scikit-build-core: pip install -r requirements-build.txt")
+    monkeypatch.setenv("FOURFOLD_NO_EXTENSION", "1")
+    monkeypatch.chdir(ROOT)
+    build = importlib.import_module("build_backend")
+    with tarfile.open(tmp_path / build.build_sdist(str(tmp_path))) as archive:
+        (info,) = (name for name in archive.getnames() if name.count("/") == 1 and name.endswith("/PKG-INFO"))
+        given = [archive.extractfile(info).read()]
+    with zipfile.ZipFile(tmp_path / build.build_wheel(str(tmp_path))) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        given.append(archive.read(metadata))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for metadata in map(message_from_bytes, given):
+        assert metadata["Description-Content-Type"] == "text/markdown"
+        check_shown(metadata.get_payload(decode=True).decode(), readme)
+
+
+def check_shown(shown: str, readme: str) -> None:
+    code = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+    assert code.findall(shown) == code.findall(readme)
+    links = re.findall(r"(!?)\[[^\[\]]*\]\(([^)]+)\)", code.sub("", shown))
+    assert len(links) == len(re.findall(r"\]\(", code.sub("", readme))) > 30
+    tag = re.escape(f"v{PROJECT['project']['version']}")
+    for picture, link in links:
+        if "://" in link and f"({link})" in readme:
+            continue
+        ours = re.fullmatch(rf"{PROJECT['project']['urls']['Homepage']}/(blob|raw|tree)/{tag}/([^#]+)(?:#(.+))?", link)
+        assert ours is not None, f"{link} leads elsewhere, or nowhere from a package index"
+        kind, path, heading = ours.groups()
+        file = ROOT / path
+        assert file.exists() and (kind == "tree") == file.is_dir() and (kind == "raw") == bool(picture), link
+        if heading:
+            headings = re.findall(r"^#+ (.*)", file.read_text(encoding="utf-8"), re.MULTILINE)
+            assert heading in map(slug, headings), link
