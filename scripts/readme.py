@@ -1,5 +1,5 @@
-"""README for package indexes, for scikit-build-core: relative links and pictures, which work in the repository only, lead
-to the files of the release's tag."""
+"""README for package indexes, for scikit-build-core: relative links and pictures, which work in the repository only,
+lead to the files of the release's tag."""
 
 from __future__ import annotations
 
