@@ -40,6 +40,7 @@ html_theme = "furo"
 html_title = f"fourfold {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(DOCS / "_ext" / "scorer.js")
 html_copy_source = False
 html_show_copyright = False
 html_show_sphinx = False

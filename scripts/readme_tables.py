@@ -11,7 +11,8 @@ A table is written between a first line and `<!-- end -->`. The first line selec
     <!-- files of docs/benchmarks/… -->             one table of models in files
     <!-- ppo of docs/benchmarks/… -->               one table of recurrent PPO for each number of threads
     <!-- docs/benchmarks/gpu -->                    every table that scripts/check_gpu.py measured
-    <!-- figures -->                                README's rows, FIGURES below
+    <!-- figures -->                                README's rows, FIGURES in scripts/readme_figures.py
+    <!-- aims -->, <!-- gallery -->                 the start page's rows and cards, from there too
     <!-- suites -->                                 the list of suites, from benchmarks/suites.py
 
 A missing file or folder leaves an empty table, except for the first kind and for figures.
@@ -19,7 +20,6 @@ A missing file or folder leaves an empty table, except for the first kind and fo
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import statistics
@@ -28,60 +28,19 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = (ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "files", "models", "scan")))
+PAGES = (
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "files", "index", "models", "scan")),
+)
 OURS = "fourfold"
 
-# README's rows: the text, and the file, work and rival of the target that has the number.
-XEON, EPYC = "docs/benchmarks/xeon_amx.json", "docs/benchmarks/recurrences/zen5.json"
-REAL = "docs/benchmarks/real/zen5.json"
 OF_EACH_MODEL = ("plain PyTorch", "fourfold.optimize", 'torch.compile(backend="fourfold")', "fourfold.load")
-FIGURES = (
-    (
-        "Silero VAD, a frame of 32 ms, saved and loaded",
-        REAL,
-        "Silero VAD, a frame",
-        "ONNX Runtime",
-    ),
-    (
-        "LLTM, 100 steps, batch 16, 128 units, trained",
-        XEON,
-        "LLTM T100 B16 I32 H128, forward+backward",
-        "plain PyTorch",
-    ),
-    ("LSTM, 100 steps, batch 16, 128 units, trained", XEON, "LSTM T100 B16 I32 H128, forward+backward", "nn.LSTM"),
-    (
-        "LSTM, rollout of 128 steps with restarts, trained",
-        XEON,
-        "RL rollout B8 T128, resets by done, forward+backward",
-        "nn.LSTM called step by step",
-    ),
-    ("MLP 784-512-10, batch 256, trained", XEON, "MLP 256x784-512-10, forward+backward", "nn.Sequential"),
-    ("softshrink of 64 elements, forward", XEON, "softshrink of 64 elements, forward, no grad", "F.softshrink"),
-    (
-        "compiled functions, 100,000 elements and more, forward",
-        XEON,
-        "other functions from 100,000 elements on, forward, no grad",
-        "torch.compile (Inductor)",
-    ),
-    (
-        "compiled functions, 1,000 elements, trained",
-        XEON,
-        "every function of 1,000 elements, forward+backward",
-        "plain PyTorch",
-    ),
-    (
-        "ViT, GPT-2, Llama, ConvNeXt, a training step",
-        XEON,
-        "training of a model",
-        "torch.compile (Inductor)",
-    ),
-    ("recurrences in Python, trained", EPYC, "recurrences in Python, forward+backward", "plain PyTorch"),
-)
 
 sys.path.append(str(ROOT))
 
 from benchmarks.suites import SUITES  # noqa: E402
 from benchmarks.targets import BOTH, NO_GRAD  # noqa: E402
+from readme_figures import FIGURES, aims, figure, gallery, read  # noqa: E402
 
 
 def table(measured: dict[str, Any]) -> str:
@@ -154,33 +113,6 @@ def figures() -> str:
         f"- [{Path(file).stem}]({file}): {origin(each['environment'])}".rstrip() for file, each in contents.items()
     ]
     return "\n".join(["| work | against | times as fast |", "|---|---|---|", *rows, "", *origins, ""])
-
-
-def figure(contents: dict[str, Any], work: str, rival: str) -> str:
-    """The ratio of a target; for several tables the median and the worst."""
-    (target,) = (each for each in contents["targets"] if (each["work"], each["against"]) == (work, rival))
-    worst = ratio_words(target["measured"], target["shown"])
-    if target["tables"] == 1:
-        return worst
-    found = [each["measured"] for result in contents["results"] for each in result["targets"] if of(each, target)]
-    if len(found) != target["tables"]:
-        raise ValueError(f"{work}: expected {target['tables']} tables against {rival}, but found {len(found)}")
-    measured = [each for each in found if each is not None]
-    median = statistics.median(measured)
-    return f"median {ratio_words(median, f'{median:.2f}×')}, worst {worst} of {len(measured)}"
-
-
-def ratio_words(ratio: float, shown: str) -> str:
-    return shown if ratio >= 1 else f"**{shown}**"
-
-
-def of(judged: dict[str, Any], target: dict[str, Any]) -> bool:
-    """Whether a table's target belongs to the summary's: a report names the work, any other table has the same
-    limit."""
-    if "work" in judged:
-        return (judged["work"], judged["against"]) == (target["work"], target["against"])
-    same = (judged["limit"], judged["rival"]) == (target["limit"], target["against"])
-    return same and target["work"].endswith(judged["phase"])
 
 
 def recurrence_table(measured: dict[str, Any]) -> str:
@@ -339,9 +271,10 @@ KINDS = {
     "real": real_table,
     "classes": classes_table,
 }
+ALONE = {"figures": figures, "aims": aims, "gallery": gallery, "suites": suite_table}
 TABLE = re.compile(
     rf"<!-- (?P<head>(?:(?P<kind>{'|'.join(KINDS)}) of )?(?P<file>docs/benchmarks/\S+\.json)"
-    r"|docs/benchmarks/gpu|figures|suites) -->\n.*?<!-- end -->",
+    r"|docs/benchmarks/gpu|figures|aims|gallery|suites) -->\n.*?<!-- end -->",
     re.DOTALL,
 )
 
@@ -356,10 +289,8 @@ def with_tables(text: str) -> str:
 
 def selected(head: str, kind: str | None, file: str | None) -> str:
     """The tables that a first line selects."""
-    if head == "figures":
-        return figures()
-    if head == "suites":
-        return suite_table()
+    if head in ALONE:
+        return ALONE[head]()
     if file is None:
         measured = sorted((ROOT / head).glob("*.json"))
         names = (each for each in measured if not each.name.startswith(("proof-", "paths-")))
@@ -367,10 +298,6 @@ def selected(head: str, kind: str | None, file: str | None) -> str:
     if kind is None:
         return table(read(ROOT / file))
     return KINDS[kind](read(ROOT / file)) if (ROOT / file).exists() else ""
-
-
-def read(file: Path) -> dict[str, Any]:
-    return json.loads(file.read_text(encoding="utf-8"))
 
 
 def main() -> int:

@@ -155,6 +155,31 @@ def test_signatures_that_are_written_by_hand() -> None:
         getattr(fourfold.nn, name)(2, 3, **dict(shown[2:]))
 
 
+def test_the_start_page_has_aims_speeds_limits_and_models(site: Path) -> None:
+    text = (site / "index.html").read_text(encoding="utf-8")
+    aims, speeds = re.findall(r"<table.*?</table>", text, re.DOTALL)[:2]
+    assert [aims.count("<tr"), speeds.count("<tr")] == [1 + 3, 1 + 10]
+    assert len(re.findall(r"\d\.\d\d×, ", aims)) >= 3 and "<strong>0." in speeds
+    assert 'id="when-not-to-use-it"' in text
+    cards = re.findall(r'<div class="cards">.*?</ul>', text, re.DOTALL)
+    assert [each.count("<li>") for each in cards] == [6, 8]
+
+
+def found_by_search(site: Path, profile: Path, query: str) -> list[str]:
+    """The pages that a search finds, the best first."""
+    address = f"{(site / 'search.html').as_uri()}?q={query}"
+    seen = chromium(profile, "--virtual-time-budget=8000", "--dump-dom", address)
+    return [link.partition(".html")[0] for link in re.findall(r'<a href="([^"]+)" data-score=', seen)]
+
+
+def test_a_search_finds_pages_that_explain_before_those_that_record(site: Path, tmp_path: Path) -> None:
+    found = found_by_search(site, tmp_path, "scan")
+    assert "scan" in found[:3]
+    for record in ("changelog", "benchmarks"):
+        assert found.index("quickstart") < found.index(record)
+    assert found[-1] == "changelog"
+
+
 # Added to the page by this test: the browser's layout as JSON.
 PROBE = """
 <script>
