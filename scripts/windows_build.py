@@ -1,5 +1,6 @@
 """The step of check_backends.py for Windows: builds libfourfold with clang and MinGW-w64 and links it against
-torch's Windows library. If Wine is installed, it then runs the system calls (cpp/system/windows.h) and two operators.
+torch's Windows library. If Wine is installed, it then runs the system calls (cpp/system/windows.h), the operators and
+programs (tests/recorded_calls.py).
 
 This proves nothing about Windows itself, or about a compiler with MSVC's C++ ABI, which the Python modules need.
 """
@@ -8,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -24,18 +26,18 @@ def windows(report: Report) -> None:
     torch = tools.windows_torch()
     library, built = build(torch)
     system = compile_program("system.cpp", "-I", ROOT / "cpp")
-    calls = compile_program(
-        "stable_calls.cpp", "-I", ROOT / "cpp" / "include", "-isystem", torch / "include",
-        library.with_suffix(".dll.a"), torch / "lib" / "torch_cpu.lib",
-    )  # fmt: skip
+    stable = ("-I", ROOT / "cpp" / "include", "-isystem", torch / "include")
+    stable += (library.with_suffix(".dll.a"), torch / "lib" / "torch_cpu.lib")
+    calls, recorded = (compile_program(f"{name}.cpp", *stable) for name in ("stable_calls", "recorded_calls"))
     wine = shutil.which("wine64") or shutil.which("wine") or shutil.which("wine64", path="/usr/lib/wine")
     if wine is None:
         report.facts.append(f"windows: {built}; not run: Wine is not installed")
         return
     cpus = ask_the_system(wine, system)
     level = call_operators(wine, calls, library, torch)
+    repeated = repeat_calls(wine, recorded, library, torch)
     report.facts.append(
-        f"windows: {built}; under Wine the system calls run ({cpus}), and softshrink and mlp ({level} kernels); "
+        f"windows: {built}; under Wine the system calls run ({cpus}), and {repeated} ({level} kernels); "
         "unproved on Windows itself"
     )
 
@@ -99,8 +101,21 @@ def ask_the_system(wine: str, program: Path) -> str:
         return under_wine(wine, program, "digits", "empty", ".", folder=files)
 
 
-def call_operators(wine: str, program: Path, library: Path, torch: Path) -> str:
-    """The output of tests/cpp/stable_calls.cpp: the CPU level in use."""
+def repeat_calls(wine: str, program: Path, library: Path, torch: Path) -> str:
+    """Calls that run here, with their results, repeated by tests/cpp/recorded_calls.cpp."""
+    file = program.with_suffix(".calls")
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests" / "recorded_calls.py", file], capture_output=True, text=True, cwd=ROOT
+    )
+    if done.returncode:
+        raise Refused(f"tests/recorded_calls.py fails: {done.stderr.strip()}")
+    operators = set(done.stdout.split("calls of ")[1].split()) - {"fourfold::_run_program"}
+    count = call_operators(wine, program, library, torch, file.name)
+    return f"{count} of {len(operators)} operators and of programs give Linux's results"
+
+
+def call_operators(wine: str, program: Path, library: Path, torch: Path, *words: str) -> str:
+    """The output of a program that calls the library: of tests/cpp/stable_calls.cpp the CPU level in use."""
     path = ";".join(f"Z:{folder}".replace("/", "\\") for folder in (library.parent, torch / "lib"))
     # Wine lacks the call with which Intel's OpenMP finds the processors of a NUMA node.
-    return under_wine(wine, program, folder=program.parent, WINEPATH=path, KMP_AFFINITY="disabled")
+    return under_wine(wine, program, *words, folder=program.parent, WINEPATH=path, KMP_AFFINITY="disabled")

@@ -11,6 +11,8 @@ import torch
 import fourfold
 from machine import INSTALLED, LIBFOURFOLD, ROOT, linux_only, output_of, tool
 from once import locked, made_once
+from op_cases import CASES
+from recorded_calls import record
 
 pytestmark = [linux_only, pytest.mark.slow]
 
@@ -44,6 +46,21 @@ def run_operators(configured):
 
 def test_operators_run_without_python(run_operators):
     assert output_of(run_operators, fourfold.cpu_capability()).endswith("passed\n")
+
+
+def test_recorded_calls_have_the_same_results_without_python(configured, tmp_path):
+    """scripts/windows_build.py repeats them under Wine; here a wrong result is noticed, too."""
+    recorded = record([case for case in CASES if case.every_path])
+    differentiable = {each for each in fourfold.operator_names() if each not in ("axpby", "mlp_layers")}
+    wanted = {*fourfold.operator_names(), *(f"{each}_backward" for each in differentiable), "_run_program"}
+    assert {name.removeprefix("fourfold::") for name in recorded.names} == wanted
+    program, file = built(configured, "recorded_calls"), tmp_path / "calls"
+    file.write_bytes(b"".join(recorded.calls))
+    assert output_of(program, file) == f"{len(recorded.calls)} calls\n"
+    (softshrink,) = [call for call in recorded.calls if call.startswith(b"fourfold::softshrink ")][:1]
+    file.write_bytes(softshrink[:-9] + b"\x00\x00\x80\x44" + softshrink[-5:])
+    with pytest.raises(AssertionError, match="fourfold::softshrink in call 0, output 0: float32 element .* is off by"):
+        output_of(program, file)
 
 
 # core2duo has no SSE4 and no AVX, Haswell has AVX2 and no AVX-512. An instruction that the CPU lacks kills the program,
