@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 from collections import namedtuple
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
 import fourfold
+from fourfold import _native
 
 Pair = namedtuple("Pair", ("first", "second"))
 
@@ -153,6 +156,14 @@ def project_with_objects(folder: Path, lines: str) -> Path:
     (folder / "CMakeLists.txt").write_text(program + lines, encoding="utf-8")
     reloaded(nn.Softmax(-1), (torch.zeros(3, 512),), folder, ({0: dim(1)},))
     return folder
+
+
+@contextlib.contextmanager
+def in_python() -> Iterator[None]:
+    """Files are saved, loaded and called as under a torch that fourfold has no module for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_native, "module", None)
+        yield
 
 
 def header(path: Path) -> dict[str, Any]:

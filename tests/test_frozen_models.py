@@ -9,9 +9,6 @@ import torch
 from torch.utils import _pytree as pytree
 
 import fourfold
-from fourfold import _native
-
-pytestmark = pytest.mark.skipif(_native.module is None, reason="needs the module for this torch")
 
 FOLDER = Path(__file__).parent / "data" / "models"
 FILES = sorted(FOLDER.glob("*/*.ff"))

@@ -13,9 +13,6 @@ import pytest
 
 import fourfold
 import seeds
-from fourfold import _native
-
-pytestmark = pytest.mark.skipif(_native.module is None, reason="needs the module for this torch")
 
 SCRIPT = Path(__file__).parent / "fuzz_models.py"
 

@@ -124,8 +124,8 @@ def test_a_torch_without_gradients_is_one_warning_at_the_import(run_forked):
     done = run_forked(ANOTHER_TORCH)
     assert (done.returncode, done.stdout) == (0, "[3.0, 3.0, 3.0]\n"), done.stderr
     assert re.fullmatch(
-        r"<string>:4: UserWarning: fourfold runs gradients and calls in Python \(this build of fourfold has none "
-        r"compiled for torch 2\.99\), which is slower; install a torch that it was built for "
+        r"<string>:4: UserWarning: fourfold runs gradients, calls and saved models in Python \(this build of fourfold "
+        r"has none compiled for torch 2\.99\), which is slower; install a torch that it was built for "
         rf"\((2\.\d+, )*{re.escape(mine)}(, 2\.\d+)*\), "
         r"or reinstall it, in its source tree: pip install --force-reinstall --no-deps \., which compiles for this "
         "torch",

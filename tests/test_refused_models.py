@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,13 @@ import torch
 from torch import Tensor, nn
 
 import fourfold
-from fourfold import _native
-from saved_models import CASES, rewritten, saved
+from saved_models import CASES, in_python, rewritten, saved
 
-pytestmark = pytest.mark.skipif(_native.module is None, reason="needs the module for this torch")
+
+@pytest.fixture(autouse=True, params=[contextlib.nullcontext, in_python], ids=["C++", "Python"])
+def executor(request: pytest.FixtureRequest) -> Iterator[None]:
+    with request.param():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,8 @@ from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 import fourfold
-from fourfold import _native
 
-pytestmark = [pytest.mark.skipif(_native.module is None, reason="needs the module for this torch"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 
 class Convolutions(nn.Module):

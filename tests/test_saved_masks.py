@@ -10,11 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fourfold
-from fourfold import _native
 
 pytestmark = [
     pytest.mark.usefixtures("strict"),
-    pytest.mark.skipif(_native.module is None, reason="saving needs the C++ module"),
 ]
 
 

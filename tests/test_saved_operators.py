@@ -19,9 +19,7 @@ from torch import Tensor, nn
 import fourfold
 from compiler_operators import ENTRIES
 from compiler_samples import Problem
-from fourfold import _native
 
-pytestmark = pytest.mark.skipif(_native.module is None, reason="needs the module for this torch")
 FULL = os.environ.get("FOURFOLD_OPERATORS", "") == "full"
 MOST = 2  # samples per entry
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,12 @@ import torch
 from torch import Tensor, nn
 
 import fourfold
-from fourfold import _native
-from saved_models import rewritten
-
-pytestmark = pytest.mark.skipif(_native.module is None, reason="needs the module for this torch")
+from saved_models import in_python, rewritten
 
 
-def calling(operator: str, tensors: dict[str, Tensor], arguments: dict[str, Any], results: int, folder: Path) -> Any:
-    """A model whose only step is this call of an operator. tensors: the model's arguments, named after the operator's;
-    those with an underscore are elements of lists."""
+def calling(operator: str, tensors: dict[str, Tensor], arguments: dict[str, Any], results: int, folder: Path) -> Path:
+    """The file of a model whose only step is this call of an operator. tensors: the model's arguments, named after the
+    operator's; those with an underscore are elements of lists."""
 
     class Sum(nn.Module):
         def forward(self, *given: Tensor) -> Tensor:
@@ -35,7 +33,7 @@ def calling(operator: str, tensors: dict[str, Tensor], arguments: dict[str, Any]
         step = {"operator": f"aten::{operator}", "arguments": own | arguments, "results": results}
         inner["graph"] = {"steps": [step], "outputs": [len(tensors)]}
 
-    return fourfold.load(rewritten(folder / "sum.ff", folder / "call.ff", change))
+    return rewritten(folder / "sum.ff", folder / "call.ff", change)
 
 
 IMAGE, ONE, FOUR = torch.randn(2, 4, 5, 6), torch.ones(1), torch.ones(4)
@@ -211,13 +209,16 @@ TRUSTED: dict[str, tuple[str, int, dict[str, Tensor], dict[str, Any], str]] = {
 def test_what_torchs_kernels_trust_is_checked(tmp_path: Path, what: str) -> None:
     """Without the check, some of these end the process, and others read out of bounds."""
     name, results, tensors, arguments, message = TRUSTED[what]
-    model = calling(name, tensors, arguments, results, tmp_path)
-    if message:
-        with pytest.raises(ValueError) as error:
-            model(*tensors.values())
-        assert str(error.value).startswith(message)
-    else:
-        model(*tensors.values())
+    path = calling(name, tensors, arguments, results, tmp_path)
+    for executor in (contextlib.nullcontext, in_python):
+        with executor():
+            model = fourfold.load(path)
+            if message:
+                with pytest.raises(ValueError) as error:
+                    model(*tensors.values())
+                assert str(error.value).startswith(message)
+            else:
+                model(*tensors.values())
 
 
 @pytest.mark.parametrize(
@@ -233,4 +234,4 @@ def test_what_torchs_kernels_trust_is_checked(tmp_path: Path, what: str) -> None
 )
 def test_operators_that_trust_what_they_are_given_are_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=f"the file calls 'aten::{name}', which fourfold doesn't run for a file"):
-        calling(name, {"self": FOUR}, {}, 1, tmp_path)
+        fourfold.load(calling(name, {"self": FOUR}, {}, 1, tmp_path))

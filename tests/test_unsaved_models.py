@@ -9,10 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import fourfold
-from fourfold import _native
 
 pytestmark = [
-    pytest.mark.skipif(_native.module is None, reason="needs the module for this torch"),
     pytest.mark.usefixtures("strict"),
 ]
 

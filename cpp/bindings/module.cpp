@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "model/json.h"
+#include "model/permitted.h"
 #include "program/grid.h"
 #include "program/nests.h"
 #include "program/operations.h"
@@ -198,6 +200,14 @@ int64_t prepacked_bytes(const std::string& op, const std::string& dtype, int64_t
   return bytes;
 }
 
+void check_json(std::string_view text) {
+  try {
+    fourfold::model::Json::parse(text);
+  } catch (const fourfold::model::Refused& error) {
+    throw std::invalid_argument(error.what());
+  }
+}
+
 std::string file_of(const void* symbol) {
   const std::string path = fourfold::system::file_of(symbol).path;
   return path.empty() ? "a file without a name" : path;
@@ -245,6 +255,10 @@ PYBIND11_MODULE(_C, m, pybind11::mod_gil_not_used()) {
   m.def("program_layout", &program_layout,
         "program_layout(text, device_type, device_index, [(ScalarType, sizes, strides, offset)]): the layout of such a "
         "call, for which its loop nest is compiled.");
+  m.def("check_json", &check_json, "Raises ValueError for text that is not strict JSON, as in model files.");
+  m.def("is_permitted", &fourfold::model::is_permitted,
+        "Whether a model file may call the operator of torch with this name, without namespace and overload.");
+  m.def("may_write", &fourfold::model::may_write, "Whether a model file's operator may change its first argument in place.");
   m.def("transpose_tile", [] { return reinterpret_cast<uintptr_t>(&fourfold_transpose_tile); },
         "The address of the function that nests call to transpose.");
   m.def("serve_nests", [](bool served) { fourfold_nests_serve(served); }, "Whether this process compiles loop nests.");

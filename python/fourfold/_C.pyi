@@ -35,6 +35,9 @@ def backends() -> dict[str, tuple[bool, str]]:
 def build_info() -> dict[str, Any]:
     """How libfourfold was built: versions, compiler, operators, CPU levels."""
 
+def check_json(arg0: str, /) -> None:
+    """Raises ValueError for text that is not strict JSON, as in model files."""
+
 def cpu_capability() -> str:
     """The CPU level whose kernels run: default, avx2, avx512, avx512_bf16 or amx."""
 
@@ -49,6 +52,12 @@ def grid_arguments() -> list[str]:
 
 def grid_limits() -> dict[str, int]:
     """Likewise for the kernels of grids of threads."""
+
+def is_permitted(arg0: str, /) -> bool:
+    """Whether a model file may call the operator of torch with this name, without namespace and overload."""
+
+def may_write(arg0: str, /) -> bool:
+    """Whether a model file's operator may change its first argument in place."""
 
 def nest_arguments() -> list[str]:
     """The first arguments of a nest's functions."""

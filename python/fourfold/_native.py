@@ -106,4 +106,5 @@ def enable_gradients() -> None:
         if versions := [version for version in _versions() if version != VERSION]:
             mend = f"install a torch that it was built for ({', '.join(versions)}), or {mend}"
         # At the line that imports fourfold.
-        warnings.warn(f"fourfold runs gradients and calls in {path}, which is slower; {mend}", stacklevel=3)
+        what = f"gradients, calls and saved models in {path}"
+        warnings.warn(f"fourfold runs {what}, which is slower; {mend}", stacklevel=3)

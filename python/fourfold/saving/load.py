@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fourfold import _native
+from fourfold.saving.executor import executor
 from fourfold.saving.state import structure_of_stream
 from fourfold.saving.stream import Stream
 from fourfold.saving.tree import Structure
@@ -26,7 +27,7 @@ class Tensors(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._names:
             raise KeyError(name)
-        return _native.module.tensor_of_model(self._native, name)
+        return executor().tensor_of_model(self._native, name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -56,7 +57,7 @@ class Model:
     def __init__(self, native: object, path: str):
         self._native = native
         self._path = path
-        self._graph, structure, self._names, names, results, self._state = _native.module.describe_model(native)
+        self._graph, structure, self._names, names, results, self._state = executor().describe_model(native)
         self._tensors = Tensors(native, names)
         self._structure = Structure(structure)
         if self._structure.leaves != (len(self._names), results):
@@ -129,14 +130,9 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: a file that can't be loaded, with the reason.
-        ImportError: this build of fourfold has no module for the installed torch.
+        ImportError: fourfold was installed without its compiled library.
     """
     _native.expect_library("load")
-    if _native.module is None:
-        raise ImportError(
-            f"load: expected fourfold's module for torch {_native.VERSION}, but calls run in {_native.path}; install a "
-            "torch that this fourfold was built for, or build fourfold for this one"
-        )
     namespaces = [] if isinstance(allow, str) else list(allow)
     if isinstance(allow, str) or not all(isinstance(name, str) for name in namespaces):
         raise TypeError(f"load: expected allow to be a tuple of namespaces, such as ('mylib',), but got {allow!r}")
@@ -144,7 +140,7 @@ def load(path: str | os.PathLike[str], *, device: torch.device | str | None = No
     name = os.fsdecode(path)
     if not Path(name).exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
-    return Model(_native.module.Model(name, where, namespaces, _generator(torch.device(where or "cpu"))), name)
+    return Model(executor().Model(name, where, namespaces, _generator(torch.device(where or "cpu"))), name)
 
 
 def _usable(device: torch.device) -> torch.device:

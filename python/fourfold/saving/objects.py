@@ -44,9 +44,13 @@ def compile_model(path: str, levels: Sequence[Level], calls: Sequence[Sequence[s
         threads: the numbers of threads to call with.
 
     Raises:
-        ImportError: nests can't be compiled here.
+        ImportError: nests can't be compiled here, or this build of fourfold has no module for the installed torch.
         ValueError: a file that can't be loaded, or calls that don't fit it.
     """
+    if _native.module is None:
+        raise ImportError(
+            f"objects: expected fourfold's module for torch {_native.VERSION}, but calls run in {_native.path}"
+        )
     if service.obstacle():
         raise ImportError(f"objects: expected loop nests that can be compiled, but {service.obstacle()}")
     import llvmlite.binding as llvm

@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 from fourfold import _C, _native
 from fourfold.compiler.analysis.in_place import COPY
 from fourfold.saving import tree
+from fourfold.saving.executor import executor
 from fourfold.saving.exported import lowered
 from fourfold.saving.signature import Signature
 from fourfold.saving.state import State, pairs_of, structure_of_stream
@@ -50,7 +51,7 @@ def save(program: ExportedProgram, path: str | os.PathLike[str], *, state: State
         TypeError: program is not an exported program, or state no dict.
         ValueError: a graph that needs Python (``torch.cond``, objects, tensor subclasses), with the reason and what to
             change; a path whose folder doesn't exist; or a state that the program doesn't have.
-        ImportError: this build of fourfold has no module for the installed torch.
+        ImportError: fourfold was installed without its compiled library.
     """
     if not isinstance(program, ExportedProgram):
         what = f"but got {type(program).__name__}; call torch.export.export(model, args) first"
@@ -58,10 +59,6 @@ def save(program: ExportedProgram, path: str | os.PathLike[str], *, state: State
     if state is not None and not isinstance(state, Mapping):
         raise TypeError(f"save: expected state to be a dict of arguments, such as {{'h': 1}}, but got {state!r}")
     _native.expect_library("save")
-    if _native.module is None:
-        raise ImportError(
-            f"save: expected fourfold's module for torch {_native.VERSION}, but calls run in {_native.path}"
-        )
     path = Path(path)
     if not path.parent.is_dir() or path.is_dir():
         raise ValueError(f"save: expected path to name a file in a folder that exists, but got {str(path)!r}")
@@ -167,7 +164,7 @@ class File:
     def check(self, path: Path) -> None:
         """Loads the written file. Raises ValueError if that fails, as for operators that files may not call."""
         try:
-            _native.module.Model(str(path), None, sorted(self.encoder.namespaces), 0)
+            executor().Model(str(path), None, sorted(self.encoder.namespaces), 0)
         except ValueError as error:
             why = str(error).partition(" wrote, but ")[2] or str(error)
             raise ValueError(f"save: expected a graph that can be loaded, but {why}") from None

@@ -43,9 +43,9 @@ def replace(module: GraphModule, node: Node) -> None:
     given = [*carries, *xs, *others]
     steps = size_of_first(module, xs[0], node)
     compiled = compiled_sequence(getattr(module, body.target), given, len(carries), len(xs), steps)
-    native = runtime.graph_of(compiled) if runtime.is_native() and compiled.plan is not None else None
-    if native is None:
+    if compiled.plan is None:
         raise Unsaved(f"a scan with {compiled.module.meta.get('needs Python')}")
+    native = runtime.graph_of(compiled) if runtime.is_native() else None
     with module.graph.inserting_before(node):
         call = module.graph.call_function(Subgraph(compiled, native), (steps, *given))
     call.meta["val"] = node.meta["val"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from fourfold import _native
+from fourfold.saving.executor import executor
 from fourfold.saving.tree import Structure
 
 
@@ -29,7 +29,7 @@ class Stream:
         for name, tensor in first.items():
             if not isinstance(tensor, torch.Tensor):
                 raise TypeError(f"stream: expected {name} to be a tensor, but got {type(tensor).__name__}")
-        self._native = _native.module.Stream(native, dict(first))
+        self._native = executor().Stream(native, dict(first))
 
     def __call__(self, *args: object, **kwargs: object) -> object:
         return self._structure.unflatten(self._native(*self._structure.flatten(args, kwargs)))
@@ -37,7 +37,7 @@ class Stream:
     @property
     def state(self) -> dict[str, Tensor]:
         """A copy of the state, by the names in the model's ``arguments``; empty before the first call."""
-        return _native.module.state_of_stream(self._native)
+        return executor().state_of_stream(self._native)
 
     def reset(self, streams: Tensor | None = None, *, dim: int | Mapping[str, int] | None = None) -> None:
         """Returns to the beginning: to zeros, or the tensors that the stream began with.
@@ -53,4 +53,4 @@ class Stream:
         """
         if streams is not None and not isinstance(streams, torch.Tensor):
             raise TypeError(f"reset: expected streams to be a tensor, but got {type(streams).__name__}")
-        _native.module.reset_stream(self._native, streams, dict(dim) if isinstance(dim, Mapping) else dim)
+        executor().reset_stream(self._native, streams, dict(dim) if isinstance(dim, Mapping) else dim)

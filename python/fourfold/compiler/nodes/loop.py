@@ -32,10 +32,15 @@ class Loop:
     __name__: str = "loop"
 
     def __call__(self, steps: int, *given: Tensor) -> tuple[Tensor, ...]:
-        """Runs the steps one by one, in Python."""
+        """Runs the steps one by one, in Python. Raises ValueError for series of another length."""
         read, states = len(self.feeds), len(self.trails)
         first = list(given[:read])
         series, invariants = given[read : read + self.series], list(given[read + self.series :])
+        if steps < 1:
+            raise ValueError(f"loop: expected at least one step, but got {steps}")
+        for each in series:
+            if not each.dim() or each.size(0) != steps:
+                raise ValueError(f"loop: expected series of {steps} steps, but got one of shape {list(each.shape)}")
         order = range(steps - 1, -1, -1) if self.reverse else range(steps)
         carries, rows = first, []
         for t in order:
