@@ -29,11 +29,14 @@ def run(capsys, *arguments):
 def test_the_module_is_a_command():
     done = subprocess.run([sys.executable, "-m", "fourfold", "--help"], capture_output=True, text=True, check=True)
     assert all(
-        command in done.stdout for command in ("info", "demo", "bench", "profile", "explain", "objects", "examples:")
+        command in done.stdout
+        for command in ("info", "demo", "bench", "profile", "explain", "objects", "cache", "examples:")
     )
 
 
-@pytest.mark.parametrize("command", ["", "info", "demo", "bench", "bench cell", "profile", "explain", "objects"])
+@pytest.mark.parametrize(
+    "command", ["", "info", "demo", "bench", "bench cell", "profile", "explain", "objects", "cache"]
+)
 def test_every_help_text_has_examples(command, capsys):
     with pytest.raises(SystemExit) as stopped:
         main([*command.split(), "--help"])

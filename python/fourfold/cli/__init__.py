@@ -1,4 +1,4 @@
-"""The command line: ``python -m fourfold {info,demo,bench,profile,explain,objects}``."""
+"""The command line: ``python -m fourfold {info,demo,bench,profile,explain,objects,cache}``."""
 
 import argparse
 import json
@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import fourfold
 from fourfold import _cmake, demo
-from fourfold.cli import bench, explain, info, objects, profile
+from fourfold.cli import bench, cache, explain, info, objects, profile
 from fourfold.cli.console import run
 from fourfold.cli.usage import (
     Parser,
@@ -30,6 +30,7 @@ examples:
   python -m fourfold profile run.py  run a script, and print which operators took the time
   python -m fourfold explain run:f --shapes 1000   show what torch.compile(backend="fourfold") does with a function
   python -m fourfold objects model.ff --call 1x512 -o model.o   compile a saved model's loops for a C++ program
+  python -m fourfold cache --clear   remove the machine code that FOURFOLD_CACHE keeps
   python -m fourfold --cmake-dir     print the folder for fourfold_DIR in a C++ program's CMake call"""
 
 INFO = """\
@@ -90,6 +91,7 @@ def build_parser() -> Parser:
     profile.add_to(commands)
     explain.add_to(commands)
     objects.add_to(commands)
+    cache.add_to(commands)
     return parser
 
 

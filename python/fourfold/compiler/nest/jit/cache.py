@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import re
 import secrets
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from fourfold import _C, __version__
 
 VARIABLE = "FOURFOLD_CACHE"
+SIZE = "FOURFOLD_CACHE_SIZE"
+DEFAULT_SIZE = 256  # MiB: more than ten thousand nests
+NAME = re.compile(r"[0-9a-f]{64}(\.\d+-[0-9a-f]{8})?")  # of an entry, and of one that a process is writing
+sizes: dict[Path, int] = {}  # of folders into which this process has written
 # The arguments of attach_nest except addresses: the functions' names, empty for a missing one, and the nest's numbers.
 Head = dict[str, list[str] | list[int]]
 
@@ -19,6 +26,44 @@ Head = dict[str, list[str] | list[int]]
 def folder() -> Path | None:
     name = os.environ.get(VARIABLE)
     return Path(name) if name else None
+
+
+def limit() -> int:
+    """The most bytes that the folder keeps. Raises ValueError for anything but a number of mebibytes."""
+    given = os.environ.get(SIZE) or str(DEFAULT_SIZE)
+    if not (given.isascii() and given.isdigit() and len(given) <= 12):
+        raise ValueError(f"fourfold: expected {SIZE} to be a number of mebibytes, but got {given!r}")
+    return int(given) << 20
+
+
+class Entry(NamedTuple):
+    used: float  # the time of its last use
+    size: int
+    path: Path
+
+
+def entries(folder: Path) -> list[Entry]:
+    """Those of a cache, the least recently used first."""
+    found = []
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder / "nests") as files:
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):  # another process removed it
+                if NAME.fullmatch(file.name) and file.is_file(follow_symlinks=False):
+                    stat = file.stat(follow_symlinks=False)
+                    found.append(Entry(stat.st_mtime, stat.st_size, Path(file.path)))
+    return sorted(found)
+
+
+def remove(folder: Path, most: int = 0) -> int:
+    """Removes the least recently used entries until the others have at most this many bytes. Returns the bytes left."""
+    found = entries(folder)
+    left = sum(entry.size for entry in found)
+    for entry in found:
+        if left <= most:
+            break
+        entry.path.unlink(missing_ok=True)
+        left -= entry.size
+    return left
 
 
 def digest(text: str) -> str:
@@ -53,7 +98,11 @@ class Cache:
             head = json.loads(line)
         except (OSError, ValueError):  # no file, or one that something else wrote
             return None
-        return (head, code) if isinstance(head, dict) and head.keys() == set(names) else None
+        if not isinstance(head, dict) or head.keys() != set(names):
+            return None
+        with contextlib.suppress(OSError):  # a folder that this process may only read
+            os.utime(self.path(text, layout))
+        return head, code
 
     def put(self, text: str, layout: str, head: Head, code: bytes) -> None:
         path = self.path(text, layout)
@@ -65,3 +114,15 @@ class Cache:
             part.replace(path)  # atomically
         finally:
             part.unlink(missing_ok=True)
+        self.bound(path.stat().st_size)
+
+    def bound(self, added: int) -> None:
+        """Removes old entries once the folder exceeds its limit, a quarter of it at once, since that reads the folder.
+        added: the bytes of a new entry."""
+        folder, most = self.folder.parent, limit()
+        if folder not in sizes:
+            sizes[folder] = sum(entry.size for entry in entries(folder))
+        else:
+            sizes[folder] += added
+        if sizes[folder] > most:
+            sizes[folder] = remove(folder, most * 3 // 4)

@@ -19,7 +19,7 @@ import torch
 from fourfold import _C
 from fourfold.compiler.nest.ir.levels import Level, level
 from fourfold.compiler.nest.jit import memory
-from fourfold.compiler.nest.jit.cache import Cache, Head, digest, folder
+from fourfold.compiler.nest.jit.cache import Cache, Head, digest, folder, limit
 from fourfold.compiler.options import GENERATORS, generator_of_environment
 from fourfold.devices import programs
 
@@ -51,6 +51,7 @@ def number(generator: str | None = None, device: torch.device = CPU) -> int:
     """A generator's number in the library; starts the compiler's thread if it is needed. None: FOURFOLD_GENERATOR
     decides. device: where the program runs."""
     if compiles(generator) or device.type not in programs.INTERPRETED:
+        limit()  # raises for an invalid value, before anything is compiled
         start()
     return GENERATORS.index(generator or generator_of_environment())
 
