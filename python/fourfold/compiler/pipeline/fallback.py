@@ -13,6 +13,7 @@ from fourfold.compiler.analysis.support import REFUSAL
 
 SWITCH = "FOURFOLD_STRICT"
 FAILED = "failed: "
+BATCHED = torch._C._parse_dispatch_key("Batched")  # a name would be parsed in each call
 MOST_FAILURES = 3  # of the passes of one graph
 _reported: set[str] = set()
 
@@ -46,7 +47,7 @@ def is_traced(given: object) -> bool:
 
 def is_batch(given: torch.Tensor) -> bool:
     """Whether it is batched, by torch.func.vmap or by torch.autograd.grad(…, is_grads_batched=True)."""
-    return torch._C._functorch.is_functorch_wrapped_tensor(given) or torch._C._dispatch_keys(given).has("Batched")
+    return torch._C._functorch.is_functorch_wrapped_tensor(given) or torch._C._dispatch_keys(given).has(BATCHED)
 
 
 def has_tangent(given: torch.Tensor) -> bool:
