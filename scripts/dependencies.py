@@ -4,6 +4,7 @@ platform. Elsewhere pip would build LLVM from source; there the interpreter runs
 from __future__ import annotations
 
 import os
+import sys
 import sysconfig
 from collections.abc import Mapping
 
@@ -12,15 +13,18 @@ PLATFORMS = (
     "sys_platform == 'linux' and platform_machine in 'x86_64 aarch64'",
     "sys_platform == 'darwin' and platform_machine == 'arm64'",
 )
-LLVMLITE = f"llvmlite>=0.50; python_version < '3.15' and ({' or '.join(f'({platform})' for platform in PLATFORMS)})"
+LLVMLITE = f"llvmlite>=0.50; python_version < '3.16' and ({' or '.join(f'({platform})' for platform in PLATFORMS)})"
 
 
 def dynamic_metadata(settings: Mapping[str, object], project: Mapping[str, object]) -> dict[str, list[str]]:
     if settings:
         raise ValueError(f"dependencies: expected no settings, but got {settings}")
-    # llvmlite has no wheels for a Python without a GIL, which no environment marker can express.
-    has_gil = not sysconfig.get_config_var("Py_GIL_DISABLED")
-    return {"dependencies": [TORCH, LLVMLITE] if has_gil and not without_extension() else [TORCH]}
+    return {"dependencies": [TORCH, LLVMLITE] if has_wheels() and not without_extension() else [TORCH]}
+
+
+def has_wheels(version: tuple[int, ...] = sys.version_info[:2]) -> bool:
+    """Of llvmlite, without a GIL only for 3.14 and later, which no environment marker can express."""
+    return not sysconfig.get_config_var("Py_GIL_DISABLED") or version >= (3, 14)
 
 
 def dynamic_wheel(settings: Mapping[str, object]) -> dict[str, bool]:

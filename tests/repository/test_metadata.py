@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+import dependencies
 import fourfold
 from machine import ROOT, missing, output_of, tool
 from test_readme import slug
@@ -45,6 +46,16 @@ def test_the_version_has_one_source() -> None:
     done = subprocess.run([sys.executable, "-m", "fourfold", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout == f"fourfold {written}\n"
     assert f"version: {written}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("version", "is_free", "wanted"), [((3, 13), 1, False), ((3, 14), 1, True), ((3, 10), 0, True)]
+)
+def test_llvmlite_is_a_dependency_where_it_has_wheels(
+    version: tuple[int, int], is_free: int, wanted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dependencies.sysconfig, "get_config_var", {"Py_GIL_DISABLED": is_free}.get)
+    assert dependencies.has_wheels(version) == wanted
 
 
 def test_the_groups_have_what_the_extras_have() -> None:
