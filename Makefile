@@ -52,7 +52,7 @@ build: $(STAMPS)/build
 
 # All tests run in one process per core, 8 at most, with OpenMP threads that sleep while they wait: spinning threads
 # would slow the other processes down. Selected tests run in one process.
-ALL_TESTS := -n auto --maxprocesses 8 --dist worksteal
+ALL_TESTS := -n auto --maxprocesses 8 --dist worksteal --junitxml=build/tests.xml
 
 test: $(STAMPS)/tools $(STAMPS)/build
 	$(if $(TESTS),,OMP_WAIT_POLICY=PASSIVE )$(RUN) -m pytest $(or $(TESTS),$(ALL_TESTS))
