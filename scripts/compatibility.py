@@ -12,6 +12,7 @@ import argparse
 import datetime
 import json
 import platform
+import re
 import sys
 import sysconfig
 from pathlib import Path
@@ -56,7 +57,7 @@ def record(what: str, results: Path) -> dict[str, Any]:
 def write(found: dict[str, Any], folder: Path) -> Path:
     """One file for each torch, Python, system and processor; a later run replaces an earlier one."""
     words = [found["torch"].partition("+")[0], found["python"], found["platform"], found["cpu_level"], found["what"]]
-    path = folder / f"{'-'.join(words).lower().replace(' ', '-')}.json"
+    path = folder / f"{re.sub(r'[^a-z0-9._]+', '-', '-'.join(words).lower())}.json"
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     return path
