@@ -162,7 +162,12 @@ class Reader:
         results = operators.results_of(operator)
         expect_results(given, len(results))
         guard = guard_of(operator)
-        node = scope.call(operator if guard is None else Guarded(operator, guard), (), named)
+        if guard is None:
+            first = itertools.takewhile(lambda each: each.name in named, operator._schema.arguments)
+            args = tuple(named.pop(each.name) for each in list(first) if not each.kwarg_only)  # faster without names
+            node = scope.call(operator, args, named)
+        else:
+            node = scope.call(Guarded(operator, guard), (), named)
         if len(results) == 1:
             scope.add(node, results[0])
             return

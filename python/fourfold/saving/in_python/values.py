@@ -89,5 +89,7 @@ def order_of(value: Any, dimensions: int) -> list[int]:
 
 def laid_out(tensor: torch.Tensor, order: list[int]) -> torch.Tensor:
     """The tensor, dense in memory with its dimensions in this order."""
-    back = sorted(range(len(order)), key=order.__getitem__)
-    return tensor.permute(order).contiguous().permute(back)
+    moved = tensor.permute(order)
+    if moved.is_contiguous():
+        return tensor
+    return moved.contiguous().permute(sorted(range(len(order)), key=order.__getitem__))
