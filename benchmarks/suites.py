@@ -28,6 +28,7 @@ REAL = (
     *("silero_vad", "deepfilternet3", "english_g2", "resemblyzer", "kraken_segmentation", "g2p_en", "kokoro_text"),
     "causal_transformer",
 )
+LIBRARIES = ("sb3-contrib", "torchrl", "keras", "filters", "snntorch", "norse", "lightning", "forecasting")
 # times, against: the columns of docs/benchmarks.md. options: flags, each with its choices if it has any. source: the
 # function that yields the suite's problems or reports; by default ``tables`` of the module of its name. targets, one
 # per line: the work; the row that its ratios refer to; the only number of threads that it applies to; the smallest
@@ -232,6 +233,31 @@ targets =
   Silero VAD, load and first frame | Python | | ≤ 30 ms
   Silero VAD, load and first frame | C++ | | ≤ 5 ms
 
+[libraries]
+title = fourfold under other libraries
+times = layers, estimators and networks of sb3-contrib, TorchRL, Keras, snntorch, norse, Lightning and
+  pytorch-forecasting, and recursive filters, with the adapters of [examples/libraries](libraries.md); CPU time on one
+  thread. Measures those that are installed. Not in `all`
+against = the library's own way
+options = --library=${libraries} --repeats --quick --json
+in_all = no
+targets =
+  RecurrentPPO, gradients of a minibatch | the library's own | | ≥ 3
+  RecurrentPPO, a step of 8 environments | the library's own | | ≥ 1
+  LSTMModule, 16 rollouts of 128 steps, trained | the library's own | | ≥ 5
+  GRUModule, 16 rollouts of 128 steps, trained | the library's own | | ≥ 5
+  GAE, 16 by 128 | the library's own | | ≥ 1.5
+  TD(λ) returns, 16 by 128 | the library's own | | ≥ 1.5
+  Keras LSTM, 100 steps, batch 16, 128 units, trained | the library's own | | ≥ 3
+  Keras GRU, 100 steps, batch 16, 128 units, trained | the library's own | | ≥ 3
+  biquad of 3,200 samples, trained | a Python loop | | ≥ 100
+  biquad of 32,000 samples, no gradient | scipy.signal.lfilter | | ≥ 0.9
+  snntorch, two layers of Leaky, 100 steps, trained | the library's own | | ≥ 4
+  norse, LIF and LI, 100 steps, trained | the library's own | | ≥ 4
+  Lightning Fabric, three layers with LayerNorm and GELU, trained | the library's own | | ≥ 1
+  DeepAR, LSTM, 80 steps, batch 64, trained | the library's own | | ≥ 1.1
+  DeepAR, GRU, 80 steps, batch 64, trained | the library's own | | ≥ 1.3
+
 [models]
 title = training and inference of models
 times = a ViT, a GPT-2, a Llama, a ResNet and a ConvNeXt of `transformers` from their configurations: three steps'
@@ -329,6 +355,7 @@ class Suite:
 
 def suites(table: str) -> Iterator[Suite]:
     lists = {"files": FILES, "functions": FUNCTIONS + OTHER_FUNCTIONS, "models": MODELS, "real": REAL}
+    lists |= {"libraries": LIBRARIES}
     names = {name: ",".join(each) for name, each in lists.items()}
     parser = configparser.ConfigParser(names, delimiters="=", interpolation=configparser.ExtendedInterpolation())
     parser.read_string(table)

@@ -9,6 +9,7 @@ A table is written between a first line and `<!-- end -->`. The first line selec
     <!-- targets of docs/benchmarks/zen3.json -->   one table, a row for each target
     <!-- recurrences of docs/benchmarks/… -->       one table, a row for each recurrence
     <!-- files of docs/benchmarks/… -->             one table of models in files
+    <!-- libraries of docs/benchmarks/… -->         one table of other libraries
     <!-- ppo of docs/benchmarks/… -->               one table of recurrent PPO for each number of threads
     <!-- docs/benchmarks/gpu -->                    every table that scripts/check_gpu.py measured
     <!-- figures -->                                README's rows, FIGURES in scripts/readme_figures.py
@@ -30,7 +31,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     ROOT / "README.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "files", "index", "models", "scan")),
+    *(ROOT / "docs" / f"{name}.md" for name in ("benchmarks", "files", "index", "libraries", "models", "scan")),
 )
 OURS = "fourfold"
 
@@ -263,12 +264,23 @@ def real_table(contents: dict[str, Any]) -> str:
     return "\n".join([*lines, *words, "\n" + origin(contents["environment"], samples="CPU time on one thread")])
 
 
+def libraries_table(contents: dict[str, Any]) -> str:
+    lines = ["| ms | the other way | with fourfold | |", "|---|---:|---:|---:|"]
+    for report in filter(lambda report: report["figures"], contents["results"]):
+        theirs, ours = report["figures"]
+        name = report["title"] + (f", against {theirs['way']}" if theirs["way"] != "the library's own" else "")
+        ratio = f"{ours['ratio']:,.{0 if ours['ratio'] >= 100 else 1}f}×"
+        lines.append(f"| {name} | {1e3 * theirs['seconds']:,.2f} | {1e3 * ours['seconds']:,.2f} | {ratio} |")
+    return "\n".join([*lines, "", origin(contents["environment"], samples="CPU time on one thread")])
+
+
 KINDS = {
     "targets": target_table,
     "recurrences": recurrence_table,
     "files": files_table,
     "ppo": ppo_table,
     "real": real_table,
+    "libraries": libraries_table,
     "classes": classes_table,
 }
 ALONE = {"figures": figures, "aims": aims, "gallery": gallery, "suites": suite_table}

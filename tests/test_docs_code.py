@@ -27,6 +27,7 @@ RUN_BY = {
     "docs/recurrent.md": "tests/test_recurrent_page.py",
     "docs/scan.md": "tests/test_recurrent_page.py",
     "docs/profiling.md": "tests/test_profiling_page.py",
+    "docs/libraries.md": "tests/test_libraries.py",
 }
 # Pages whose own tests run blocks that begin with a file name, `# train.py`, in processes of their own.
 SCRIPTS_RUN_BY = {"docs/distributed.md": "tests/test_distributed.py"}
