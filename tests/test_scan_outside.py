@@ -133,6 +133,42 @@ def test_an_attribute_that_is_read_and_replaced_is_refused() -> None:
             fourfold.scan(each, torch.zeros(()), torch.randn(T, B, H))
 
 
+class Buffered(nn.Module):
+    """As snntorch's neurons: the state is a buffer, and an argument."""
+
+    def __init__(self, reads: bool = False) -> None:
+        super().__init__()
+        self.linear, self.reads = nn.Linear(H, H), reads
+        self.register_buffer("mem", torch.zeros(0), False)
+
+    def forward(self, x: Tensor, mem: Tensor) -> Tensor:
+        if self.reads and self.mem.shape != x.shape:
+            mem = mem + 1
+        self.mem = mem
+        self.mem = self.linear(x) + 0.5 * self.mem
+        return self.mem
+
+
+def test_a_buffer_that_the_step_only_replaces_has_the_last_steps_value() -> None:
+    module, xs = Buffered(), torch.randn(T, B, H)
+
+    def step(mem: Tensor, x: Tensor) -> Any:
+        mem = module(x, mem)
+        return mem, mem
+
+    for grad in (True, False):  # before the first scan the buffer has another shape, and needs no gradient
+        with torch.set_grad_enabled(grad):
+            last, _ = fourfold.scan(step, torch.zeros(B, H), xs)
+        torch.testing.assert_close(module.mem, last)
+        check(step, torch.zeros(B, H), xs, list(module.parameters()))
+
+
+def test_a_buffer_whose_shape_the_step_reads_is_refused() -> None:
+    module = Buffered(reads=True)
+    with pytest.raises(RuntimeError, match="changes Python objects .*mem.* part of the carry"):
+        fourfold.scan(lambda mem, x: (module(x, mem),) * 2, torch.zeros(B, H), torch.randn(4, B, H))
+
+
 def test_random_numbers_differ_from_step_to_step() -> None:
     def step(h: Tensor, x: Tensor) -> Any:
         mask = F.dropout(x, 0.5)

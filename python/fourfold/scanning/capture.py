@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
@@ -273,7 +273,14 @@ def guards_of_step(guards: Sequence[object]) -> list[bool]:
     builtins: each structure has a function of its own, and the others don't change."""
     for guard in guards:
         guard.orig_guard.obj_weakref = None  # torch expects the first check's object, but W.T is always a new one
-    return [not is_own(guard.name) for guard in guards]
+    return [not is_own(guard.name) and not is_replaced(guard.orig_guard) for guard in guards]
+
+
+def is_replaced(guard: object) -> bool:
+    """Whether a guard is about the old value of a module's buffer, where the step sets it: Dynamo guards that value
+    too, but only a read makes the step depend on it, and has a guard of its own."""
+    stack = getattr(guard, "user_stack", None)
+    return bool(stack) and stack[-1].name == "__setattr__" and stack[-1].filename == nn.modules.module.__file__
 
 
 def is_own(name: str) -> bool:
