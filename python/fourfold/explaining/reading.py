@@ -7,7 +7,7 @@ import math
 import operator
 import re
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 import torch
 from torch.fx import GraphModule, Node
@@ -22,7 +22,10 @@ from fourfold.compiler.analysis.views import VIEWS, has_hints, hint
 from fourfold.compiler.ir.dtypes import NUMBERS
 from fourfold.compiler.lowering import CONSTANT
 from fourfold.compiler.lowering.decompositions import late
+from fourfold.compiler.nodes.control_flow import ControlFlow
 from fourfold.compiler.nodes.fused import STARTS, Fused, flat, fused_nodes
+from fourfold.compiler.nodes.loop import Loop
+from fourfold.compiler.nodes.subgraph import Subgraph
 from fourfold.compiler.pipeline import record
 from fourfold.compiler.pipeline.compiled import Compiled
 from fourfold.devices import programs
@@ -35,11 +38,13 @@ CONSTANT_REASON = "a constant that torch's operators read, a result, or a part o
 EFFECT = "it draws random numbers, writes to a tensor or has another effect"
 COPIED = "torch's runtime writes an input's new value into it"
 UPDATED = "an input's new value, which no program writes into it"
+IN_BODIES = "control flow; each of its bodies is compiled, and programs in them have its name"
 PARTLY = "programs write some of its parts where they belong, and the others are copied"
 NOTES = {"kept": ("kept for the backward",), "saved": ("kept by the forward",)}
 PLACE = re.compile(r"# File: .*?:(\d+) in (.*?), code: (.*)$")
 DISABLED = re.compile(r"wrapped with `torch\.compiler\.disable` \(reason: (?!None\))(.+)\)$", re.MULTILINE)
-MODULE = re.compile(r"\bfourfold_compiler_nodes_(?:fused|loop)_(?=\w+\()")  # FX names a program and a loop after it
+# FX names programs, loops and control flow after their modules.
+MODULE = re.compile(r"\bfourfold_compiler_nodes_(?:fused|loop|control_flow|subgraph)_(?=\w+\()")
 CLEARS = re.compile(r";  [\w, =]+ = None$")
 
 clipped = functools.partial(cut, most=30)  # for a line in a box
@@ -133,7 +138,11 @@ def half_of(
     graph, is_backward = half.compiled.module.graph, name == "backward"
     calls = fused_nodes(graph)
     copied_parts, done, left = left_of(half.compiled)
-    operators = [one for node in calls for one in operators_of(node.target)] + left
+    inner = list(within(half.compiled))
+    left_inside = [node for _, each in inner for node in left_of(each)[2]]
+    inside = [(prefix, node) for prefix, each in inner for node in fused_nodes(each.module.graph)]
+    every = [*calls, *(node for _, node in inside)]
+    operators = [one for node in every for one in operators_of(node.target)] + left + left_inside
 
     def moves(node: Node) -> list[Node]:
         return copied_parts[node] * 2 if node in copied_parts else touched(node)
@@ -146,8 +155,8 @@ def half_of(
         code_of(half.graph),
         code_of(half.compiled.module),
         boxes_of(graph, inputs, is_backward, results, kept, done),
-        tuple(map(program_of, calls)),
-        outside_of(left, copied_parts, copied),
+        (*map(program_of, calls), *(program_of(node, prefix) for prefix, node in inside)),
+        outside_of(left + left_inside, copied_parts, copied),
         len(operators),
         sum(map(is_again, operators)) if is_backward else 0,
         moved(touched(node) for node in traced if node.target is not COPY),
@@ -179,12 +188,26 @@ def parts_left(node: Node, written: Sequence[Node]) -> list[Node]:
     return [part for part in parts if source_of(part, dim) not in written]
 
 
-def program_of(node: Node) -> Program:
+def within(compiled: Compiled, prefix: str = "") -> Iterator[tuple[str, Compiled]]:
+    """The bodies of control flow, and the graphs and bodies of loops, each with a prefix for its programs' names."""
+    for node in compiled.nodes:
+        bodies: Sequence[Compiled] = ()
+        if isinstance(node.target, ControlFlow):
+            bodies = [body.compiled for body in node.target.bodies]
+        elif isinstance(node.target, (Loop, Subgraph)):
+            bodies = [node.target.body if isinstance(node.target, Loop) else node.target.compiled]
+        for k, body in enumerate(bodies):
+            own = f"{prefix}{node.name}_" + (f"{k}_" if len(bodies) > 1 else "")
+            yield own, body
+            yield from within(body, own)
+
+
+def program_of(node: Node, prefix: str = "") -> Program:
     names = tuple(map(operator_name, operators_of(node.target)))
     bytes = moved([touched(node)])
     device = device_of(node).type
     text = node.target.named(node.target.text)
-    return Program(node.target.__name__, names, text, bytes, layout(node), device)
+    return Program(prefix + node.target.__name__, names, text, bytes, layout(node), device)
 
 
 def layout(node: Node) -> str:
@@ -213,6 +236,8 @@ def reason(node: Node) -> str:
         return node.meta[REFUSAL]
     if node.target is COPY:
         return UPDATED
+    if isinstance(node.target, (ControlFlow, Loop, Subgraph)):
+        return IN_BODIES
     if node.target in late():
         return KEPT_REASON
     return EFFECT if has_effect(node) else CONSTANT_REASON if node.target in CONSTANT else NO_REASON

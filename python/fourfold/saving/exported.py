@@ -20,9 +20,10 @@ from fourfold.compiler.passes.recurrent import FUNCTIONS, NAMES, LayerCall, trac
 from fourfold.compiler.pipeline import fallback
 from fourfold.compiler.pipeline.tracing import KEPT
 from fourfold.saving.masks import convert_masks
-from fourfold.saving.sequences import SCAN, compile_scans
 from fourfold.saving.steps import Unsaved
 from fourfold.saving.tensors import PLAIN
+from fourfold.scanning.as_node import NotOneLoop, replace_scan
+from fourfold.scanning.in_graphs import SCAN
 from fourfold.scanning.step_graphs import memory_of
 
 aten = torch.ops.aten
@@ -79,6 +80,16 @@ def lowered(program: ExportedProgram) -> tuple[ExportedProgram, GraphModule, lis
     if module.meta["plan"] is None:
         raise Unsaved(module.meta["needs Python"])
     return program, module, results
+
+
+def compile_scans(module: GraphModule) -> None:
+    """Raises Unsaved for a scan that doesn't become one loop."""
+    for node in module.graph.find_nodes(op="call_function", target=SCAN):
+        try:
+            replace_scan(module, node, in_file=True)
+        except NotOneLoop as reason:
+            raise Unsaved(f"a scan that doesn't become one loop: {reason}") from reason
+    module.graph.lint()
 
 
 def expect_inputs(program: ExportedProgram) -> None:

@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch.fx import Graph, GraphModule, Node
 
 from fourfold.compiler.analysis.support import is_tensor
+from fourfold.compiler.nodes import control_flow
 from fourfold.compiler.options import Options
 from fourfold.compiler.pipeline import fallback
 from fourfold.scanning.capture import CapturedStep, ScanCall, is_differentiable
-from fourfold.scanning.function import RunsInPython, recurrence_of
+from fourfold.scanning.function import Recurrence, RunsInPython, recurrence_of
 from fourfold.scanning.lines import line_of
 
 SCAN = torch.ops.higher_order.scan
@@ -49,14 +50,19 @@ def has_lasting_effect(node: Node) -> bool:
 OF_MODES = ("_enter_", "_exit_", "_set_grad_enabled", "_vmap_", "_grad_", "_jvp_", "_unwrap_", "_wrap_")
 
 
-def cut(module: GraphModule, compile: Compile, options: Options) -> Callable[..., object]:
-    """The function of a captured graph that has the operator. compile: compiles the parts between scans."""
+def cut(module: GraphModule, compile: Compile, options: Options) -> Callable[..., object] | None:
+    """The function of a captured graph that has the operator; None if no scan of it becomes a loop. compile: compiles
+    the parts between these scans, other scans included."""
     graph = module.graph
     inputs, output = graph.find_nodes(op="placeholder"), graph.output_node()
+    found = {node: recurrence_or_none(module, node, options) for node in graph.nodes if node.target is SCAN}
+    loops = {node: recurrence for node, recurrence in found.items() if recurrence is not None}
+    if not loops:
+        return None
     parts: list[Part] = []
-    for nodes in pieces(graph):
-        is_scan = nodes[0].target is SCAN
-        parts.append(scanned(module, nodes, options) if is_scan else between(module, nodes, compile))
+    for nodes in pieces(graph, loops):
+        recurrence = loops.get(nodes[0])
+        parts.append(between(module, nodes, compile) if recurrence is None else scanned(module, nodes, recurrence))
     constants = {node: attribute(module, node) for node in graph.find_nodes(op="get_attr")}
 
     @torch._dynamo.disable
@@ -69,8 +75,8 @@ def cut(module: GraphModule, compile: Compile, options: Options) -> Callable[...
     return run
 
 
-def pieces(graph: Graph) -> list[list[Node]]:
-    """The operators, cut before and after each scan. Items of a tuple are in the same piece as the tuple."""
+def pieces(graph: Graph, loops: Container[Node]) -> list[list[Node]]:
+    """The operators, cut before and after each of these scans. Items of a tuple are in the same piece as the tuple."""
     found: dict[int, list[Node]] = {}
     number: dict[Node, int] = {}
     now = 0
@@ -79,7 +85,7 @@ def pieces(graph: Graph) -> list[list[Node]]:
             continue
         if node.target is operator.getitem and isinstance(node.args[0].meta.get(VALUE), (tuple, list)):
             number[node] = number[node.args[0]]
-        elif node.target is SCAN:
+        elif node in loops:
             number[node], now = now + 1, now + 2
         else:
             number[node] = now
@@ -119,32 +125,36 @@ def attribute(module: GraphModule, node: Node) -> object:
     return found
 
 
-def scanned(module: GraphModule, nodes: Sequence[Node], options: Options) -> Part:
+def recurrence_or_none(module: GraphModule, node: Node, options: Options) -> Recurrence | None:
+    """The loop of a scan; None, with a warning, if its step can't be part of one."""
+    body, carries, xs, others = node.args
+    captured = captured_step(attribute(module, body), [*carries, *xs, *others], len(carries), len(xs))
+    traced = ScanCall(captured.fakes[: len(carries)], captured.fakes[len(carries) :], 1, reverse=False)
+    try:
+        return recurrence_of(captured, traced, options)
+    except RunsInPython as reason:
+        fallback.report(f"torch's scan{line_of(node)}", reason)
+        return None
+
+
+def scanned(module: GraphModule, nodes: Sequence[Node], recurrence: Recurrence) -> Part:
     """nodes: the operator, and the items of its results."""
     body, carries, xs, others = nodes[0].args
     items = nodes[1:]
     step = attribute(module, body)
-    every = [*carries, *xs, *others]
-    captured = captured_step(step, every, len(carries), len(xs))
-    traced = ScanCall(captured.fakes[: len(carries)], captured.fakes[len(carries) :], 1, reverse=False)
-    try:
-        recurrence = recurrence_of(captured, traced, options)
-    except RunsInPython as reason:
-        fallback.report(f"torch's scan{line_of(nodes[0])}", reason)
-        recurrence = None
 
     def run(*given: object) -> list[object]:
         states, sequences = given[: len(carries)], given[len(carries) : len(carries) + len(xs)]
         call = ScanCall(states, sequences, sequences[0].shape[0], reverse=False)
         try:
-            results = recurrence and recurrence(call, given)
+            results = recurrence(call, given)
         except RunsInPython as reason:
             fallback.report(f"torch's scan{line_of(nodes[0])}", reason)
             results = None
-        results = results or one_by_one(step, call, given[len(carries) + len(xs) :])
+        results = results or control_flow.scan(step, states, sequences, given[len(carries) + len(xs) :])
         return [results[item.args[1]] for item in items]
 
-    return Part(run, every, items)
+    return Part(run, [*carries, *xs, *others], items)
 
 
 def captured_step(step: GraphModule, given: Sequence[Node], carries: int, xs: int) -> CapturedStep:
@@ -162,13 +172,3 @@ def captured_step(step: GraphModule, given: Sequence[Node], carries: int, xs: in
     roles += [("closure", k) for k in range(len(roles), len(inputs))]
     results = len(step.graph.output_node().args[0])
     return CapturedStep(step, fakes, roles, range(carries), range(carries, results), [], [""] * len(inputs))
-
-
-def one_by_one(step: GraphModule, call: ScanCall, others: Sequence[object]) -> Sequence[object]:
-    """The results, by running the step's graph in Python."""
-    carries, rows = list(call.carries), []
-    for t in range(call.steps):
-        results = step(*carries, *(x[t] for x in call.xs), *others)
-        carries = list(results[: len(carries)])
-        rows.append(results[len(carries) :])
-    return [*carries, *map(torch.stack, zip(*rows, strict=True))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 import torch
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 from fourfold.compiler.analysis import profitability
 from fourfold.compiler.analysis.views import VIEWS, has_hints
@@ -13,6 +13,7 @@ from fourfold.compiler.ir.dtypes import KINDS
 from fourfold.compiler.lowering import CONSTANT, POINTWISE, ROWS, fits, refusal
 from fourfold.compiler.lowering.call import named
 from fourfold.compiler.lowering.supported_by_eager import eager_supports, is_unusual
+from fourfold.compiler.nodes.control_flow import RUN
 from fourfold.devices import programs
 
 REFUSAL = "refusal"  # in a node's meta: why it is not in a program
@@ -112,6 +113,8 @@ def has_lasting_effect(node: Node) -> bool:
     """Whether it has an effect other than drawing random numbers."""
     if node.op in ("placeholder", "get_attr", "output"):
         return False
+    if node.target in RUN:
+        return any(has_lasting_effect(each) for body in bodies_of(node).values() for each in body.graph.nodes)
     if not isinstance(node.target, torch._ops.OpOverload):
         is_known = node.op == "call_function" and not isinstance(node.target, torch._ops.HigherOrderOperator)
         return not is_known or node.is_impure()
@@ -120,7 +123,16 @@ def has_lasting_effect(node: Node) -> bool:
     return EFFECTS[node.target]
 
 
+def bodies_of(node: Node) -> dict[Node, GraphModule]:
+    """The graphs among the arguments of one of torch's control flow operators."""
+    read = [each for each in node.all_input_nodes if each.op == "get_attr"]
+    found = {each: getattr(node.graph.owning_module, str(each.target), None) for each in read}
+    return {each: body for each, body in found.items() if isinstance(body, GraphModule)}
+
+
 def draws_numbers(node: Node) -> bool:
+    if node.target in RUN:
+        return any(draws_numbers(each) for body in bodies_of(node).values() for each in body.graph.nodes)
     is_random = isinstance(node.target, torch._ops.OpOverload) and RANDOM in node.target.tags
     return is_random and not drops_nothing(node)
 

@@ -20,6 +20,7 @@ from fourfold.compiler.analysis.support import constant_of, is_tensor
 from fourfold.compiler.analysis.views import has_hints, memory_order
 from fourfold.compiler.analysis.writes import SCATTERS, Write, writes
 from fourfold.compiler.lowering import CONSTANT, POINTWISE
+from fourfold.compiler.nodes.control_flow import ControlFlow
 from fourfold.compiler.nodes.fused import Fused, flat, results_of
 from fourfold.compiler.nodes.loop import Loop
 from fourfold.compiler.nodes.subgraph import Subgraph
@@ -145,7 +146,7 @@ class Writer:
                 self.program(node)
             elif isinstance(node.target, Loop):
                 self.loop(node)
-            elif isinstance(node.target, Subgraph):
+            elif isinstance(node.target, (ControlFlow, Subgraph)):
                 self.subgraph(node)
             elif node in self.plan.updates or node in self.plan.overwritten:
                 self.index[node] = self.index_of(node.args[0])
@@ -331,7 +332,7 @@ class Writer:
         source, item = node.args
         if isinstance(source.target, Fused):
             return
-        if isinstance(source.target, (Loop, Subgraph)):
+        if isinstance(source.target, (ControlFlow, Loop, Subgraph)):
             self.index[node] = self.index_of(source) + item
             return
         if not isinstance(source.target, torch._ops.OpOverload) or not isinstance(item, int) or item < 0:

@@ -16,7 +16,7 @@ from fourfold.compiler.options import Options
 from fourfold.compiler.pipeline import fallback, runtime
 from fourfold.compiler.pipeline.compiled import Compiled
 from fourfold.compiler.pipeline.record import CapturedGraph, Half
-from fourfold.compiler.pipeline.tracing import kept_whole
+from fourfold.compiler.pipeline.tracing import counting_loops, kept_whole
 
 Function = Callable[..., object]
 
@@ -49,9 +49,10 @@ class Compilation:
 
         counters["aot_autograd"]["total"] += 1
         try:
-            with self.captured.timed("differentiate"), kept_whole(self.captured.graph, inputs):
+            graph = self.captured.graph
+            with self.captured.timed("differentiate"), kept_whole(graph, inputs), counting_loops(graph, inputs):
                 torchs = aot_module_simplified(
-                    self.captured.graph,
+                    graph,
                     inputs,
                     fw_compiler=self.forward,
                     bw_compiler=torch._dynamo.disable(self.backward),

@@ -48,8 +48,9 @@ def backend(
     if any(node.target is torch.ops.higher_order.scan for node in module.graph.nodes):
         from fourfold.scanning.in_graphs import can_be_cut, cut  # imported only if it is needed
 
-        if can_be_cut(module.graph):
-            return cut(module, compile, chosen)
+        function = cut(module, compile, chosen) if can_be_cut(module.graph) else None
+        if function is not None:
+            return function
     return compile(module, inputs)
 
 

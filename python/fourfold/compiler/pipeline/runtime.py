@@ -88,6 +88,11 @@ def graph_of(compiled: Compiled) -> object:
     return compiled.native
 
 
+def graph_of_function(function: Callable[[list[object]], Sequence[object]]) -> object:
+    """A graph that calls a Python function of the list of its inputs."""
+    return _native.module.Graph(function, None, None, [])
+
+
 def for_torch(compiled: Compiled) -> Callable[[list[object]], object]:
     """The callable for AOTAutograd's wrappers: the graph's plan, or the Python function."""
     if not is_native() or compiled.plan is None:

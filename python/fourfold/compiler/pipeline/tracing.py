@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import nn
+from torch._guards import detect_fake_mode
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
 # Their decompositions consist of many operators; torch's own kernels are 2 to 20 times as fast.
 KEPT = ("upsample_", "_upsample_", "hardshrink", "softshrink")
+LOOP = torch.ops.higher_order.while_loop
 KEYS = ("Autograd", "CompositeImplicitAutograd")
 
 _lock = threading.Lock()
@@ -35,6 +38,27 @@ def kept_whole(module: nn.Module, inputs: Sequence[object]) -> Iterator[None]:
         yield
     finally:
         leave()
+
+
+@contextmanager
+def counting_loops(module: GraphModule, inputs: Sequence[object]) -> Iterator[None]:
+    """In this context torch traces the gradient of ``while_loop``, which reads how many steps there were, whatever
+    ``torch._dynamo.config.capture_scalar_outputs`` is."""
+    mode = detect_fake_mode(inputs)
+    env = mode and mode.shape_env
+    loops = (part.graph.find_nodes(op="call_function", target=LOOP) for part in module.modules() if is_graph(part))
+    if env is None or not hasattr(env, "settings") or not any(loops):
+        yield
+        return
+    before, env.settings = env.settings, dataclasses.replace(env.settings, allow_scalar_outputs=True)
+    try:
+        yield
+    finally:
+        env.settings = before
+
+
+def is_graph(module: nn.Module) -> bool:
+    return isinstance(module, GraphModule)
 
 
 def is_symbolic(given: object) -> bool:
