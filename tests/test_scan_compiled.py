@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan as torchs_scan
 
 import fourfold
-from fourfold.scanning import capture, function
+from fourfold.scanning import capture, function, record
 from fourfold.scanning.step_graphs import Refused
 from scans import loop as loop_along
 
@@ -118,6 +118,18 @@ def test_a_whole_graph_scans_any_dimension_and_layout(dim: int) -> None:
     init = torch.randn_like(xs.select(dim, 0)).T.contiguous().T
     found = torch.compile(f, backend="fourfold", fullgraph=True)(init, xs)
     torch.testing.assert_close(found, loop_along(step, init, xs, dim))
+
+
+def test_a_whole_graph_copies_nothing_in_its_loop() -> None:
+    """Copies of what the step takes and returns, which torch's operator needs, would keep the loop from one nest."""
+
+    def f(init: Any, xs: Tensor) -> Any:
+        return fourfold.scan(lambda carry, x: ((x, carry[0] * 0.5 + x), carry[1].sin()), init, xs)
+
+    with torch.no_grad(), record.recording() as found:
+        torch.compile(f, backend="fourfold", fullgraph=True)((torch.zeros(B), torch.zeros(B)), torch.randn(5, B))
+    (whole, _) = found[0].recurrence.wholes["inference", False]
+    assert not any("clone" in str(node.target) for node in whole.loop.body.module.graph.nodes)
 
 
 def scans(init: Tensor, xs: Tensor) -> Any:

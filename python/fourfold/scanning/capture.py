@@ -239,7 +239,8 @@ def readable(expression: str, step: object) -> str:
 
 def stand_in(tensor: Tensor, requires_grad: bool) -> Tensor:
     """A tensor that the step doesn't have elsewhere: Dynamo treats two occurrences of a tensor as one input."""
-    return tensor.detach().requires_grad_(requires_grad)
+    made = tensor.detach()
+    return made.requires_grad_() if requires_grad else made
 
 
 def is_differentiable(tensor: Tensor) -> bool:

@@ -274,7 +274,11 @@ def memory_of(node: Node) -> Node:
 
 
 def is_clone(node: Node) -> bool:
-    return node.target is aten.clone.default and not node.kwargs
+    """Whether it copies a tensor as it lies in memory."""
+    if node.target is not aten.clone.default:
+        return False
+    form = node.kwargs.get("memory_format", torch.preserve_format)
+    return form is torch.preserve_format or form is torch.contiguous_format and node.args[0].meta["val"].is_contiguous()
 
 
 def backward_of(graph: Graph, captured: CapturedStep, requires: Sequence[bool]) -> tuple[StepGraph, list[int | None]]:

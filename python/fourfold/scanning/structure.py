@@ -48,9 +48,24 @@ class Structure:
             raise ValueError(f"scan: expected tensors in xs of one size in dimension {dim}, but got {found}")
         if dim != 0:
             sequences = [leaf.movedim(dim, 0) for leaf in sequences]
+        is_whole = len(carries) == len(leaves) and len(sequences) == len(given)
+        key = id(carry_spec), id(xs_spec)
+        if is_whole and key in _whole:
+            return _whole[key], carries, sequences
         has = [tuple(leaf is not None for leaf in every) for every in (leaves, given)]
         kinds = map(kind_of, (carry_spec, xs_spec), has)
-        return cls(carry_spec, xs_spec, *has, *kinds), carries, sequences
+        found = cls(carry_spec, xs_spec, *has, *kinds)
+        if is_whole and found.carry_kind is not None and found.xs_kind is not None:
+            _whole[key] = found  # both kinds mean specs that are never freed
+        return found, carries, sequences
+
+    def __hash__(self) -> int:
+        return self.own_hash
+
+    @functools.cached_property
+    def own_hash(self) -> int:
+        """A spec computes its hash from its children at every call."""
+        return hash((self.carry_spec, self.xs_spec, self.has_carry, self.has_x))
 
     def carry(self, leaves: Sequence[object]) -> object:
         if self.carry_kind is not None:
@@ -61,6 +76,9 @@ class Structure:
         if self.xs_kind is not None:
             return leaves[0] if self.xs_kind is Tensor else tuple(leaves)
         return pytree.tree_unflatten(filled(self.has_x, leaves), self.xs_spec)
+
+
+_whole: dict[tuple[int, int], Structure] = {}  # those without None, by their specs
 
 
 def shown(spec: pytree.TreeSpec) -> str:
