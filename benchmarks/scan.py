@@ -40,7 +40,10 @@ SUMMED = 2.0**-18  # error of a hundred dependent steps, relative to a tensor's 
 
 Scan = Callable[..., tuple[Any, Any]]
 INDEXED = "a Python loop over x[t]"
-WAYS: Mapping[str, Scan] = {PLAIN: loop, OURS: fourfold.scan}
+TORCHS = f"torch's scan, compiled by {OURS}"
+MOST_STEPS = 256  # of one process: each is a graph of its own
+compiled = torch.compile(scan_rivals.torchs_scan, backend="fourfold", fullgraph=True, recompile_limit=MOST_STEPS)
+WAYS: Mapping[str, Scan] = {PLAIN: loop, OURS: fourfold.scan, TORCHS: compiled}
 CAPTURE = f"{AOT_EAGER} of one step"
 CHECKPOINTED = f"{OURS}, checkpoint_every=10"
 

@@ -11,7 +11,9 @@ from typing import Any
 import numpy
 import torch
 from torch import Tensor
+from torch._higher_order_ops.scan import scan
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 
 from benchmarks.other_recurrences import DISCOUNT, LAMBDA
 from benchmarks.problem import Candidate, Problem, Unavailable, functional
@@ -24,6 +26,15 @@ def package(name: str) -> Any:
     except (ImportError, OSError) as error:
         words = f"not installed: {name}" if isinstance(error, ImportError) else f"{name} can't be loaded"
         raise Unavailable(words) from error
+
+
+def torchs_scan(step: Callable[[Any, Any], Any], init: Any, xs: Any, reverse: bool = False) -> tuple[Any, Any]:
+    """torch's prototype operator. Its steps return no tensor that they are given, and none twice."""
+
+    def on_copies(carry: Any, x: Any) -> Any:
+        return pytree.tree_map(torch.clone, step(carry, x))
+
+    return scan(on_copies, init, xs, dim=0, reverse=reverse)
 
 
 def numpy_advantages(problem: Problem) -> Candidate:

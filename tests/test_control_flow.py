@@ -276,3 +276,18 @@ def test_transforms(transform: str) -> None:
     expected = torch.stack([branches(PLAIN, h, x) for x in xs]) if transform == "vmap of cond" else f(PLAIN)
     found = torch.compile(lambda: f(TORCHS), backend="fourfold")()
     torch.testing.assert_close(found, expected)
+
+
+def test_the_default_backend_and_no_precompilation() -> None:
+    """PyTorch's ways that came with 2.13."""
+    if not hasattr(torch.compiler, "set_default_backend"):
+        pytest.skip("this PyTorch has neither")
+    torch.compiler.set_default_backend("fourfold")
+    try:
+        x = torch.randn(4)
+        torch.testing.assert_close(torch.compile(lambda x: x.sin() * 2)(x), x.sin() * 2)
+    finally:
+        torch.compiler.set_default_backend(None)
+    compiled = torch.compile(lambda x: x.sin() * 2, backend="fourfold", fullgraph=True)
+    with pytest.raises(RuntimeError, match="expected no aot_compile or precompilation.*call fourfold.save"):
+        compiled.aot_compile(((x,), {}))

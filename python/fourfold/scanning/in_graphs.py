@@ -19,6 +19,7 @@ from fourfold.scanning.function import Recurrence, RunsInPython, recurrence_of
 from fourfold.scanning.lines import line_of
 
 SCAN = torch.ops.higher_order.scan
+REVERSE = "reverse"  # in the meta of a scan that runs from the last step to the first
 VALUE = "example_value"  # of a node of a captured graph
 Compile = Callable[[GraphModule, Sequence[object]], Callable[..., object]]
 
@@ -59,6 +60,8 @@ def cut(module: GraphModule, compile: Compile, options: Options) -> Callable[...
     loops = {node: recurrence for node, recurrence in found.items() if recurrence is not None}
     if not loops:
         return None
+    for node in loops:
+        turn_around(graph, node)
     parts: list[Part] = []
     for nodes in pieces(graph, loops):
         recurrence = loops.get(nodes[0])
@@ -73,6 +76,28 @@ def cut(module: GraphModule, compile: Compile, options: Options) -> Callable[...
         return torch.fx.map_arg(output.args[0], values.__getitem__)
 
     return run
+
+
+def turn_around(graph: Graph, node: Node) -> None:
+    """Removes the flips by which torch's scan runs from the last step to the first: our loop can start there."""
+    _, carries, xs, _ = node.args
+    items = [item for item in node.users if item.args[1] >= len(carries)]
+    flipped = [user for item in items for user in item.users]
+    if not all(map(is_flip, (*xs, *flipped))):
+        return
+    node.args = (node.args[0], carries, [x.args[0] for x in xs], node.args[3])
+    node.meta[REVERSE] = True
+    for user in flipped:
+        user.replace_all_uses_with(user.args[0])
+        graph.erase_node(user)
+    for x in dict.fromkeys(xs):
+        if not x.users:
+            graph.erase_node(x)
+
+
+def is_flip(node: Node) -> bool:
+    """Whether it reverses the first dimension."""
+    return node.target in (torch.flip, "flip") and len(node.args) == 2 and node.args[1] in ([0], (0,))
 
 
 def pieces(graph: Graph, loops: Container[Node]) -> list[list[Node]]:
@@ -139,22 +164,23 @@ def recurrence_or_none(module: GraphModule, node: Node, options: Options) -> Rec
 
 def scanned(module: GraphModule, nodes: Sequence[Node], recurrence: Recurrence) -> Part:
     """nodes: the operator, and the items of its results."""
-    body, carries, xs, others = nodes[0].args
+    body, carries, xs, closures = nodes[0].args
     items = nodes[1:]
-    step = attribute(module, body)
+    step, is_reverse = attribute(module, body), REVERSE in nodes[0].meta
 
     def run(*given: object) -> list[object]:
         states, sequences = given[: len(carries)], given[len(carries) : len(carries) + len(xs)]
-        call = ScanCall(states, sequences, sequences[0].shape[0], reverse=False)
+        call = ScanCall(states, sequences, sequences[0].shape[0], is_reverse)
         try:
             results = recurrence(call, given)
         except RunsInPython as reason:
             fallback.report(f"torch's scan{line_of(nodes[0])}", reason)
             results = None
-        results = results or control_flow.scan(step, states, sequences, given[len(carries) + len(xs) :])
+        others = given[len(carries) + len(xs) :]
+        results = results or control_flow.scan(step, states, sequences, others, is_reverse)
         return [results[item.args[1]] for item in items]
 
-    return Part(run, [*carries, *xs, *others], items)
+    return Part(run, [*carries, *xs, *closures], items)
 
 
 def captured_step(step: GraphModule, given: Sequence[Node], carries: int, xs: int) -> CapturedStep:

@@ -62,6 +62,8 @@ def scan(step: Function, carries: Sequence[object], xs: Sequence[Tensor], others
         results = step(*carries, *(x[t] for x in xs), *others)
         carries = results[:count]
         rows.append(results[count:])
+    if is_reverse:
+        rows.reverse()
     return [*carries, *map(stacked, zip(*rows, strict=True))]
 
 

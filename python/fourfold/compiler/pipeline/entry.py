@@ -29,6 +29,7 @@ def backend(
     from torch._dynamo.utils import flatten_graph_inputs
 
     refuse_others(others)
+    expect_no_serialization()
     chosen = Options.of(options)
     fallback.is_strict()  # these raise for an invalid value before anything is compiled
     generator_of_environment()
@@ -52,6 +53,15 @@ def backend(
         if function is not None:
             return function
     return compile(module, inputs)
+
+
+def expect_no_serialization() -> None:
+    """Raises RuntimeError if torch compiles in order to write the result to a file."""
+    if getattr(torch._functorch.config, "bundled_autograd_cache", False):
+        raise RuntimeError(
+            "fourfold: expected no aot_compile or precompilation, which write graphs of Inductor; for a file, "
+            "export the model and call fourfold.save"
+        )
 
 
 capture.enable(backend)
