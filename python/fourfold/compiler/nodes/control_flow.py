@@ -56,9 +56,15 @@ def while_loop_stack_output(
     return list(map(torch.stack, zip(*rows, strict=True)))
 
 
-def scan(step: Function, carries: Sequence[object], xs: Sequence[Tensor], others: Sequence[object]) -> Sequence[object]:
+def scan(
+    step: Function,
+    carries: Sequence[object],
+    xs: Sequence[Tensor],
+    others: Sequence[object],
+    is_reverse: bool = False,
+) -> Sequence[object]:
     count, rows = len(carries), []
-    for t in range(len(xs[0])):
+    for t in range(len(xs[0]) - 1, -1, -1) if is_reverse else range(len(xs[0])):
         results = step(*carries, *(x[t] for x in xs), *others)
         carries = results[:count]
         rows.append(results[count:])
