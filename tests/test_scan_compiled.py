@@ -274,3 +274,45 @@ class Function(nn.Module):
 
     def forward(self, *given: Tensor) -> Any:
         return self.function(*given)
+
+
+class Spike(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, v: Tensor) -> Tensor:
+        ctx.save_for_backward(v)
+        return (v > 0).to(v.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (v,) = ctx.saved_tensors
+        return grad / (1 + v.abs()) ** 2
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # from torch.cond in eager mode
+@pytest.mark.parametrize("where", ["graph", "branch", "step with a branch"])
+def test_a_function_of_a_carry_that_weights_reach_later(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first carry needs no gradient, so that Dynamo could trace the function's forward without its derivative."""
+    weight, xs = torch.randn(B, H, requires_grad=True), torch.randn(6, H, B)
+    if where == "step with a branch":
+        monkeypatch.delenv("FOURFOLD_STRICT")  # PyTorch differentiates the scan
+
+    def step(v: Tensor, x: Tensor) -> Any:
+        spike = Spike.apply(v - 0.5)
+        v = 0.9 * v + x @ weight - spike
+        if where == "step with a branch":
+            v = torch.cond(x.sum() > 0, lambda v: v * 0.5, lambda v: v.sin(), (v,))
+        return v, spike
+
+    def f(scan: Any, xs: Tensor) -> Any:
+        if where == "branch":
+            zeros, ones = torch.zeros(H, H), torch.ones(H, H)
+            return torch.cond(xs.sum() < 1e9, lambda x: scan(step, zeros, x), lambda x: scan(step, ones, x), (xs,))
+        return scan(step, torch.zeros(H, H), xs)
+
+    def gradient(f: Any, scan: Any) -> Tensor:
+        v, spikes = f(scan, xs)
+        return torch.autograd.grad(v.square().sum() + spikes.sum(), weight)[0]
+
+    with pytest.warns(RuntimeWarning, match="part of a loop") if where.startswith("step") else nullcontext():
+        got = gradient(torch.compile(f, backend="fourfold", fullgraph=True), fourfold.scan)
+    torch.testing.assert_close(got, gradient(f, loop), rtol=1e-5, atol=1e-5)

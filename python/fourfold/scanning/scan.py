@@ -65,7 +65,7 @@ def scan(
     """
     if torch.compiler.is_dynamo_compiling():  # is_dynamo_compiling() is for this thread, is_compiling() for the process
         if is_whole_graph_of_ours() and checkpoint_every is None:
-            return through_torchs_operator(step, init, xs, dim, reverse)
+            return through_torchs_operator(step, init, xs, dim, reverse, trained=torch.is_grad_enabled())
         return outside_graphs(step, init, xs, dim, reverse, checkpoint_every)
     if not callable(step):
         raise TypeError(f"scan: expected step to be callable, but got {type(step).__name__}")
@@ -112,10 +112,16 @@ def is_whole_graph_of_ours() -> bool:
 
 
 def through_torchs_operator(
-    step: Callable[[Carry, Any], tuple[Carry, Any]], init: Carry, xs: Any, dim: int, reverse: bool
+    step: Callable[[Carry, Any], tuple[Carry, Any]],
+    init: Carry,
+    xs: Any,
+    dim: int,
+    reverse: bool,
+    trained: bool = False,
 ) -> tuple[Carry, Any]:
     """Runs torch's operator with contiguous copies of all that the step takes and returns, because it allows no
-    aliases, and no other layout of a new carry. It takes and returns no None."""
+    aliases, and no other layout of a new carry. It takes and returns no None. trained: whether gradients may be wanted.
+    """
     from torch._higher_order_ops.scan import scan as torchs
 
     carries, carry_spec = pytree.tree_flatten(init)
@@ -123,7 +129,10 @@ def through_torchs_operator(
     has_carry, has_x = ([leaf is not None for leaf in leaves] for leaves in (carries, sequences))
 
     def on_copies(carry: list[Tensor], x: list[Tensor]) -> tuple[list[Tensor], Any]:
-        given = pytree.tree_unflatten(filled(has_carry, copied(carry)), carry_spec)
+        copies = copied(carry)
+        if trained:
+            require_gradients(copies)
+        given = pytree.tree_unflatten(filled(has_carry, copies), carry_spec)
         returned = step(given, pytree.tree_unflatten(filled(has_x, copied(x)), xs_spec))
         expect_pair(returned)
         new, y = returned
@@ -138,6 +147,14 @@ def through_torchs_operator(
     last, y = torchs(on_copies, copied(carries), first, dim=0, reverse=reverse)
     results = pytree.tree_map(lambda leaf: None if is_absent(leaf) else stacked_along(leaf, dim), y)
     return pytree.tree_unflatten(filled(has_carry, last), carry_spec), results
+
+
+def require_gradients(carry: Sequence[Tensor]) -> None:
+    """Weights may reach a carry in later steps only. If the inputs of an autograd.Function need no gradient in the
+    traced step, Dynamo keeps only its forward."""
+    for leaf in carry:
+        if capture.is_differentiable(leaf) and not leaf.requires_grad:
+            leaf.requires_grad_()
 
 
 def copied(leaves: Sequence[Any]) -> list[Tensor]:
