@@ -9,6 +9,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <limits>
 
 #if defined(_WIN32)
 #define EXPORTED extern "C" __declspec(dllexport)
@@ -115,7 +116,7 @@ static void ask_for_numbers() {
     expect(!parse_double(word).has_value(), word);
   }
   expect(format_double(-1.5) == "-1.5" && format_double(1234567) == "1.23457e+06" && format_double(0) == "0", "six digits");
-  expect(format_double(HUGE_VAL) == "inf" && format_double(std::nan("")) == "nan", "numbers that are none");
+  expect(format_double(HUGE_VAL) == "inf" && format_double(std::numeric_limits<double>::quiet_NaN()) == "nan", "numbers that are none");
 }
 
 static void ask_for_parts() {
