@@ -15,7 +15,6 @@ from fourfold.compiler.analysis.support import REFUSAL
 from fourfold.compiler.passes.align_parts import align_parts
 from fourfold.compiler.passes.by_parts import by_parts
 from fourfold.compiler.passes.canonicalize import canonicalize
-from fourfold.compiler.passes.control_flow import control_flow
 from fourfold.compiler.passes.correct_dtypes import correct_dtypes
 from fourfold.compiler.passes.cse import cse
 from fourfold.compiler.passes.decompose import decompose
@@ -42,7 +41,6 @@ CAPTURED: Sequence[Pass] = (recurrent, products)
 JOINT: Sequence[Pass] = (correct_dtypes, scatters, decompose, stack_gradients, rematerialize)
 INFERENCE: Sequence[Pass] = (correct_dtypes, scatters, linear_layers, sink_relu, decompose, sink_relu)
 FUSION: Sequence[Pass] = (
-    control_flow,
     canonicalize,
     cse,
     sink_gather,

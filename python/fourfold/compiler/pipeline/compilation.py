@@ -33,12 +33,15 @@ def boxed(function: Function) -> Function:
 
 
 class Compilation:
-    """The compilation of one captured graph."""
+    """The compilation of one captured graph. first: passes before those that every graph goes through."""
 
-    def __init__(self, captured: CapturedGraph, options: Options, records: bool = False):
+    def __init__(
+        self, captured: CapturedGraph, options: Options, records: bool = False, first: Sequence[passes.Pass] = ()
+    ):
         self.captured = captured
         self.options = options
         self.records = records
+        self.first = first
         self.metadata: object = None  # AOTAutograd's, about inputs and outputs
         self.backward_graph: GraphModule | None = None
         self.lock = threading.RLock()  # several threads may reach the first backward
@@ -113,7 +116,7 @@ class Compilation:
         """Compiles a graph. If it is recorded, keeps a copy of torch's graph beside the compiled one."""
         given = GraphModule(graph, fallback.copied(graph.graph)) if self.records else graph
         with self.captured.timed(stage):
-            return Half(given, Compiled.of(graph, self.options))
+            return Half(given, Compiled.of(graph, self.options, self.first))
 
     def direct(self, inputs: Sequence[object]) -> Function | None:
         """The call through our own runtime, or None if the graphs are not simple."""

@@ -33,9 +33,10 @@ class Compiled:
     native: object = None  # the fourfold.Graph, created on demand
 
     @classmethod
-    def of(cls, module: GraphModule, options: Options | None = None) -> Compiled:
+    def of(cls, module: GraphModule, options: Options | None = None, first: Sequence[passes.Pass] = ()) -> Compiled:
+        """first: passes before those that every graph goes through."""
         module.meta["options"] = options or Options()
-        return cls(passes.run(passes.FUSION, module))
+        return cls(passes.run((*first, *passes.FUSION), module))
 
     @property
     def nodes(self) -> Sequence[Node]:

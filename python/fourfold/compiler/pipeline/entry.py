@@ -8,6 +8,7 @@ import torch
 from torch.fx import GraphModule
 
 from fourfold.compiler import passes
+from fourfold.compiler.nodes.control_flow import RUN
 from fourfold.compiler.options import Options, generator_of_environment, refuse_others, rounding_of_environment
 from fourfold.compiler.pipeline import capture, fallback
 from fourfold.compiler.pipeline.compilation import Compilation, Function
@@ -38,7 +39,7 @@ def backend(
 
     def compile(graph: GraphModule, flat: Sequence[object]) -> Function:
         captured = CapturedGraph(graph)
-        compilation = Compilation(captured, chosen, records=record is not None)
+        compilation = Compilation(captured, chosen, records=record is not None, first=passes_of_bodies(graph))
         if record is not None:
             record.captured.append(captured)
             record.complete.append(compilation.complete)
@@ -53,6 +54,16 @@ def backend(
         if function is not None:
             return function
     return compile(module, inputs)
+
+
+def passes_of_bodies(module: GraphModule) -> Sequence[passes.Pass]:
+    """What compiles the bodies of control flow operators, imported only if the graph has one."""
+    graphs = [each.graph for each in module.modules() if isinstance(each, GraphModule)]
+    if not any(node.target in RUN for graph in graphs for node in graph.nodes if node.op == "call_function"):
+        return ()
+    from fourfold.scanning.control_flow import control_flow
+
+    return (control_flow,)
 
 
 def expect_no_serialization() -> None:

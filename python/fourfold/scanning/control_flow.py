@@ -7,10 +7,13 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from fourfold.compiler import passes
 from fourfold.compiler.analysis.support import REFUSAL, bodies_of, has_effect, refuse
 from fourfold.compiler.nodes.control_flow import RUN, Body, ControlFlow
 from fourfold.compiler.options import Options
-from fourfold.compiler.pipeline import fallback
+from fourfold.compiler.pipeline import fallback, runtime
+from fourfold.compiler.pipeline.compiled import Compiled
+from fourfold.scanning.as_node import NotOneLoop, replace_scan
 
 SCAN = torch.ops.higher_order.scan
 
@@ -27,8 +30,6 @@ def control_flow(module: GraphModule) -> GraphModule:
 
 def becomes_loop(module: GraphModule, node: Node) -> bool:
     """Replaces a scan by the graph of the whole sequence, if its step can be part of a loop."""
-    from fourfold.scanning.as_node import NotOneLoop, replace_scan  # which uses the compiler
-
     try:
         replace_scan(module, node)
     except NotOneLoop:
@@ -37,8 +38,6 @@ def becomes_loop(module: GraphModule, node: Node) -> bool:
 
 
 def replace(module: GraphModule, node: Node) -> None:
-    from fourfold.compiler.pipeline import runtime
-
     options, bodies = module.meta.get("options") or Options(), bodies_of(node)
     compiled = {each: body_of(body, options) for each, body in bodies.items()}
     leaves, structure = pytree.tree_flatten(node.args, is_leaf=lambda each: isinstance(each, Node))
@@ -59,10 +58,6 @@ def replace(module: GraphModule, node: Node) -> None:
 
 
 def body_of(body: GraphModule, options: Options) -> Body:
-    from fourfold.compiler import passes
-    from fourfold.compiler.pipeline import runtime
-    from fourfold.compiler.pipeline.compiled import Compiled
-
     graph = fallback.copied(body.graph)
     output = graph.output_node()
     is_single = not isinstance(output.args[0], (tuple, list))
@@ -70,5 +65,5 @@ def body_of(body: GraphModule, options: Options) -> Body:
         output.args = ((output.args[0],),)
     module = GraphModule(body, graph)
     module.meta["options"] = options
-    compiled = Compiled.of(passes.run(passes.INFERENCE, module), options)
+    compiled = Compiled.of(passes.run(passes.INFERENCE, module), options, first=(control_flow,))
     return Body(compiled, runtime.graph_of(compiled) if runtime.is_native() else compiled.run, is_single)
