@@ -138,3 +138,22 @@ def test_a_norms_scale_is_not_rounded_between_programs(dtype: torch.dtype) -> No
     norm.double()
     exact = function(x.double())
     assert (result - exact).norm() <= 1.02 * (eager - exact).norm()  # both round the result
+
+
+@pytest.mark.parametrize("scale", [5, 50, 1000])
+@pytest.mark.parametrize("dim", [0, -1, (0, 1)], ids=str)
+@pytest.mark.parametrize("dtype", LOW, ids=str)
+def test_the_gradient_of_logsumexp_is_a_softmax(dtype: torch.dtype, dim: int | tuple[int, ...], scale: int) -> None:
+    """exp(x - logsumexp(x)) of an x that is not rounded, as the logsumexp is, would have no bound."""
+    torch.manual_seed(scale)
+    x, w = (scale * torch.randn(40, 64)).to(dtype).requires_grad_(), torch.rand(64).to(dtype)
+
+    def gradient(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        return torch.autograd.grad(f(x).sum(), x)[0].double()
+
+    def function(x: Tensor) -> Tensor:
+        return torch.logsumexp(x * w.to(x.dtype), dim)
+
+    exact = gradient(function, x.detach().double().requires_grad_())
+    eager = (gradient(function, x) - exact).abs().max()
+    assert (gradient(compiled(function), x) - exact).abs().max() <= 1.2 * eager + 2**-8

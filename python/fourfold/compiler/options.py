@@ -51,7 +51,7 @@ class Options:
             if name not in known:
                 raise ValueError(f"fourfold: expected an option of {', '.join(known)}, but got {name!r}")
             if name in CHOICES:
-                if value not in CHOICES[name]:
+                if value is not None and value not in CHOICES[name]:
                     choices = ", ".join(CHOICES[name])
                     raise ValueError(f"fourfold: expected option {name} to be one of {choices}, but got {value!r}")
             elif type(value) is not bool:

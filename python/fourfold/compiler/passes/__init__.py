@@ -27,6 +27,7 @@ from fourfold.compiler.passes.plan import plan
 from fourfold.compiler.passes.products import products
 from fourfold.compiler.passes.recurrent import recurrent
 from fourfold.compiler.passes.rematerialize import rematerialize
+from fourfold.compiler.passes.round_exponents import round_exponents
 from fourfold.compiler.passes.scatters import scatters
 from fourfold.compiler.passes.sink_gather import sink_gather
 from fourfold.compiler.passes.sink_relu import sink_relu
@@ -38,7 +39,7 @@ from fourfold.compiler.pipeline.fallback import recovering
 Pass = Callable[[GraphModule], GraphModule]
 
 CAPTURED: Sequence[Pass] = (recurrent, products)
-JOINT: Sequence[Pass] = (correct_dtypes, scatters, decompose, stack_gradients, rematerialize)
+JOINT: Sequence[Pass] = (correct_dtypes, round_exponents, scatters, decompose, stack_gradients, rematerialize)
 INFERENCE: Sequence[Pass] = (correct_dtypes, scatters, linear_layers, sink_relu, decompose, sink_relu)
 FUSION: Sequence[Pass] = (
     canonicalize,

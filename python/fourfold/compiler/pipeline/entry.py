@@ -8,6 +8,7 @@ import torch
 from torch.fx import GraphModule
 
 from fourfold.compiler import passes
+from fourfold.compiler.nest.jit import cache
 from fourfold.compiler.nodes.control_flow import RUN
 from fourfold.compiler.options import Options, generator_of_environment, refuse_others, rounding_of_environment
 from fourfold.compiler.pipeline import capture, fallback
@@ -33,6 +34,7 @@ def backend(
     expect_no_serialization()
     chosen = Options.of(options)
     fallback.is_strict()  # these raise for an invalid value before anything is compiled
+    cache.limit()
     generator_of_environment()
     rounding_of_environment()
     module = passes.run(passes.CAPTURED, module)
