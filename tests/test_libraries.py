@@ -244,3 +244,34 @@ def test_a_lightning_module_trains_compiled() -> None:
             trainer.fit(module, torch.utils.data.DataLoader(data, batch_size=16))
         found.append([p.detach() for p in module.parameters()])
     assert apart(*found[::-1]) < 1e-4  # Adam's first steps have the gradient's sign alone
+
+
+def test_an_lstm_that_is_too_large_runs_as_in_sb3() -> None:
+    sb3 = example("sb3", "sb3_contrib")
+    poles = sb3.DummyVecEnv([lambda: sb3.gymnasium.make("CartPole-v1")])
+    sb3.PPO(sb3.Policy, poles, n_steps=2, n_epochs=1, device="cpu", policy_kwargs={"lstm_hidden_size": 1100}).learn(2)
+
+
+def test_torchrls_layers_of_two_directions_restart_as_the_librarys() -> None:
+    ours = example("torchrl_modules", "torchrl")
+    import torchrl.modules
+    from tensordict import TensorDict
+
+    keys = {"in_keys": ["x", "h"], "out_keys": ["y", ("next", "h")], "bidirectional": True}
+    theirs, module = (
+        each.GRUModule(input_size=3, hidden_size=5, default_recurrent_mode=True, **keys)
+        for each in (torchrl.modules, ours)
+    )
+    module.load_state_dict(theirs.state_dict())
+    first = (torch.arange(7) == 4).expand(2, 7).unsqueeze(-1)
+    state = torch.cat((torch.randn(2, 1, 2, 5), torch.zeros(2, 6, 2, 5)), 1)
+    seen = TensorDict({"x": torch.randn(2, 7, 3), "is_init": first, "h": state}, [2, 7])
+    torch.testing.assert_close(module(seen.clone())["y"], theirs(seen.clone())["y"])
+
+
+def test_snntorch_over_one_step() -> None:
+    spiking = example("spiking", "snntorch")
+    import snntorch
+
+    net = nn.Sequential(nn.Linear(8, 4), snntorch.Leaky(beta=0.9, init_hidden=True))
+    assert spiking.snntorch_over_time(net, torch.rand(1, 2, 8)).shape == (1, 2, 4)

@@ -143,3 +143,13 @@ def test_the_page_and_the_docstring_say_the_same() -> None:
     page = rows_of(PAGE.read_text(), r"^\| ([^|]+) \| ([^|]+\.) \|$")
     docstring = rows_of(fourfold.optimize.__doc__, r"^    - ([^:]+): (.*?\.)\n(?=    - |\n)")
     assert page == docstring and len(page) == 10
+
+
+def test_layers_of_other_kinds_are_left() -> None:
+    class Mine(torch.nn.RNNBase):
+        def __init__(self) -> None:
+            super().__init__("LSTM", 3, 4)
+
+    model = torch.nn.Sequential(Mine())
+    fourfold.optimize(model)
+    assert type(model[0]) is Mine

@@ -49,6 +49,8 @@ class PPO(RecurrentPPO):
     """Steps through its environments with weights that are packed once a rollout."""
 
     def collect_rollouts(self, *args: Any, **kwargs: Any) -> bool:
+        if not any(isinstance(module, fourfold.nn.LSTM) for module in self.policy.modules()):
+            return super().collect_rollouts(*args, **kwargs)
         with fourfold.frozen(self.policy):
             return super().collect_rollouts(*args, **kwargs)
 

@@ -28,6 +28,8 @@ def snntorch_over_time(net: nn.Module, x: Tensor) -> Any:
         y = net(x)
         return [getattr(neuron, name) for neuron, name in kept], y
 
+    if len(x) == 1:
+        return pytree.tree_map(lambda result: result.unsqueeze(0), first)
     _, others = fourfold.scan(step, [getattr(neuron, name) for neuron, name in kept], x[1:])
     return before(first, others)
 
@@ -40,6 +42,8 @@ def norse_over_time(net: nn.Module, x: Tensor, state: Any = None) -> tuple[Any, 
         y, state = net(x, list(state) if isinstance(state, list) else state)  # SequentialState writes into its list
         return state, y
 
+    if len(x) == 1:
+        return pytree.tree_map(lambda result: result.unsqueeze(0), first), state
     state, others = fourfold.scan(step, state, x[1:])
     return before(first, others), state
 

@@ -33,7 +33,11 @@ class LSTMModule(torchrl.modules.LSTMModule):
         self.recurrent_backend = "scan"  # which passes is_init on
 
     def _lstm_scan_with_resets(self, input: Tensor, h: Tensor, c: Tensor, initial: Any, is_init: Tensor) -> Any:
-        if not isinstance(self.lstm, fourfold.nn.LSTM) or (first := restarts(is_init, h, c)) is None:
+        if (
+            not isinstance(self.lstm, fourfold.nn.LSTM)
+            or self.lstm.bidirectional
+            or (first := restarts(is_init, h, c)) is None
+        ):
             return self._lstm_pad_with_resets(input, h, c, is_init)
         output, last = self.lstm(input, initial, reset=first)
         return output, *(placed(state, input.shape[1]) for state in last)
@@ -48,7 +52,11 @@ class GRUModule(torchrl.modules.GRUModule):
         self.recurrent_backend = "scan"
 
     def _gru_scan_with_resets(self, input: Tensor, h: Tensor, initial: Tensor, is_init: Tensor) -> Any:
-        if not isinstance(self.gru, fourfold.nn.GRU) or (first := restarts(is_init, h)) is None:
+        if (
+            not isinstance(self.gru, fourfold.nn.GRU)
+            or self.gru.bidirectional
+            or (first := restarts(is_init, h)) is None
+        ):
             return self._gru_pad_with_resets(input, h, is_init)
         output, last = self.gru(input, initial, reset=first)
         return output, placed(last, input.shape[1])

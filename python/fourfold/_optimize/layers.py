@@ -182,7 +182,9 @@ def why_layer_is_left(module: nn.Module) -> str | None:
         return "fourfold has no operator for it"
     if nn.utils.parametrize.is_parametrized(module):
         return "its parameters are parametrized"
-    ours = next(ours for torchs, ours in FUSED_LAYERS.items() if isinstance(module, torchs))
+    ours = next((ours for torchs, ours in FUSED_LAYERS.items() if isinstance(module, torchs)), None)
+    if ours is None:
+        return "fourfold has no operator for it"
     if (reason := why_class_is_left(module, ours)) is not None:
         return reason
     if sees_nodes(module):
